@@ -1,0 +1,45 @@
+// Chat templates, built in per family and chosen by model type (no Jinja at run time).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "text/tokenizer.h"
+
+namespace colibri {
+
+enum class Role : std::uint8_t { kSystem, kUser, kAssistant, kTool };
+
+struct ChatMessage {
+  Role role = Role::kUser;
+  std::string content;
+  std::string reasoning;  // an assistant's thinking, where it is kept in the history
+};
+
+struct ChatOptions {
+  bool thinking = false;
+};
+
+class ChatTemplate {
+ public:
+  // nullopt-like error when the family has no built-in template or the tokenizer lacks one of its special tokens.
+  static Result<ChatTemplate> for_model(std::string_view model_type, const Tokenizer& tokenizer);
+
+  // The ids a plain continuation starts with (GLM: [gMASK]<sop>).
+  const std::vector<std::int32_t>& prefix() const { return prefix_; }
+  // The whole conversation followed by the opening of the assistant's answer. Message text is never read for special
+  // tokens: a user cannot write a role marker.
+  std::vector<std::int32_t> render(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
+                                   const ChatOptions& options) const;
+  // Ids that end an answer besides the model's eos ids.
+  const std::vector<std::int32_t>& stop_ids() const { return stop_ids_; }
+
+ private:
+  std::vector<std::int32_t> prefix_, stop_ids_;
+};
+
+}  // namespace colibri
