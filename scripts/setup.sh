@@ -1,0 +1,88 @@
+#!/bin/sh
+# Installs the packages that are missing, and nothing else: a machine that has them all needs no network and no root.
+#
+#   scripts/setup.sh build    what `make` and `make demo` need (the default)
+#   scripts/setup.sh test     the same and what `make test` needs: GoogleTest, clang 19 with its sanitizers, the AArch64
+#                             compiler and emulator, npm (the tokenizers that some tests compare with are npm packages)
+#   scripts/setup.sh lint     the same as test, and clang-format and clang-tidy
+#   scripts/setup.sh bench    what `make bench` needs
+#
+# Debian 12 and its relatives use apt (through sudo when not root); macOS uses Homebrew, which nobody has tried yet.
+set -eu
+
+want=${1:-build}
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+# --- Debian ------------------------------------------------------------------------------------------------------
+deb_build="g++ cmake ninja-build pkg-config nlohmann-json3-dev libcli11-dev libfmt-dev libexpected-dev libpcre2-dev
+  libutf8proc-dev libedit-dev libxxhash-dev"
+deb_test="libgtest-dev googletest clang-19 libclang-rt-19-dev llvm-19 g++-aarch64-linux-gnu qemu-user"
+deb_lint="clang-format-19 clang-tidy-19"
+deb_bench="libbenchmark-dev"
+
+# --- Homebrew (Apple's own clang is the compiler; sanitizers and AArch64 emulation are for Linux) --------------------
+brew_build="cmake ninja pkg-config nlohmann-json cli11 fmt tl-expected pcre2 utf8proc xxhash"
+brew_test="googletest node"
+brew_lint="llvm"
+brew_bench="google-benchmark"
+
+pick() {  # pick PREFIX: the packages of the wanted set
+  eval "b=\$$1_build t=\$$1_test l=\$$1_lint n=\$$1_bench"
+  case $want in
+    build) echo $b ;;
+    test) echo $b $t ;;
+    lint) echo $b $t $l ;;
+    bench) echo $b $n ;;
+    *) die "unknown set '$want': use build, test, lint or bench" ;;
+  esac
+}
+
+setup_apt() {
+  missing=""
+  for package in $(pick deb); do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || missing="$missing $package"
+  done
+  case $want in
+    test | lint) command -v npm >/dev/null 2>&1 || missing="$missing nodejs npm ca-certificates" ;;
+  esac
+  [ -n "$missing" ] || return 0
+
+  root=""
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null 2>&1 || die "needs root to install:$missing (run as root or install sudo)"
+    root=sudo
+  fi
+  say "installing:$missing"
+  apt="$root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 -o Dpkg::Use-Pty=0"
+  log=$(mktemp)
+  if $apt update >"$log" 2>&1 && $apt install -y --no-install-recommends $missing >>"$log" 2>&1 </dev/null; then
+    rm -f "$log"
+  else
+    tail -n 40 "$log" >&2
+    rm -f "$log"
+    die "apt-get failed (its last lines are above). The packages it should install:$missing"
+  fi
+}
+
+setup_brew() {
+  missing=""
+  have=" $(brew list --formula -1 2>/dev/null | tr '\n' ' ') "
+  for formula in $(pick brew); do
+    case $have in *" $formula "*) ;; *) missing="$missing $formula" ;; esac
+  done
+  [ -n "$missing" ] || return 0
+  say "installing:$missing"
+  brew install $missing </dev/null || die "brew failed. The formulas it should install:$missing"
+}
+
+if command -v apt-get >/dev/null 2>&1 && command -v dpkg-query >/dev/null 2>&1; then
+  setup_apt
+elif command -v brew >/dev/null 2>&1; then
+  setup_brew
+else
+  say "found neither apt (Debian, Ubuntu) nor Homebrew (macOS, https://brew.sh)."
+  say "Install these or their like by hand, then run make:" $(pick deb)
+  exit 1
+fi
