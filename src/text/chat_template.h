@@ -1,8 +1,8 @@
 // Chat templates, built in per family and chosen by model type (no Jinja at run time).
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,13 +20,17 @@ struct ChatMessage {
   std::string reasoning;  // an assistant's thinking, where it is kept in the history
 };
 
+// How long to think, in families that can be told. Only with thinking.
+enum class ReasoningEffort : std::uint8_t { kLow, kMedium, kHigh, kMax };
+
 struct ChatOptions {
   bool thinking = false;
+  ReasoningEffort effort = ReasoningEffort::kHigh;
 };
 
 class ChatTemplate {
  public:
-  // nullopt-like error when the family has no built-in template or the tokenizer lacks one of its special tokens.
+  // An error when the family has no built-in template or the tokenizer lacks one of its special tokens.
   static Result<ChatTemplate> for_model(std::string_view model_type, const Tokenizer& tokenizer);
 
   // The ids a plain continuation starts with (GLM: [gMASK]<sop>).
@@ -39,6 +43,23 @@ class ChatTemplate {
   const std::vector<std::int32_t>& stop_ids() const { return stop_ids_; }
 
  private:
+  // A stretch of the template: ids of special tokens and the ordinary text between them. The text is encoded together with
+  // the message text beside it, as if the conversation were one string.
+  struct Part {
+    std::int32_t token = -1;  // -1: text
+    std::string text;
+  };
+  using Parts = std::vector<Part>;
+  struct Turn {
+    Parts open, close;
+  };
+  friend class ChatTemplateBuilder;
+
+  Turn system_, user_, tool_, reasoning_;
+  Parts assistant_open_, assistant_close_;
+  Parts tool_run_open_;          // once before each run of tool results
+  std::array<Parts, 4> effort_;  // by ReasoningEffort
+  Parts answer_, thinking_answer_;
   std::vector<std::int32_t> prefix_, stop_ids_;
 };
 

@@ -14,11 +14,15 @@
 
 namespace colibri {
 
+struct TokenizerState;
+
 class Tokenizer {
  public:
   // Reads tokenizer.json. Supported: BPE with byte-level pre-tokenisation (Split patterns through PCRE2, Digits, Sequence,
   // ByteLevel), NFC normalisation, added tokens, ignore_merges, merges as strings or pairs. Anything else is named in the error.
   static Result<Tokenizer> load(const std::filesystem::path& tokenizer_json);
+  // The same from text; `name` stands in errors for the file.
+  static Result<Tokenizer> parse(std::string_view json, std::string_view name);
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
@@ -34,9 +38,8 @@ class Tokenizer {
   std::string decode(std::span<const std::int32_t> ids, bool skip_special) const;
 
  private:
-  struct State;
-  explicit Tokenizer(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit Tokenizer(std::unique_ptr<TokenizerState> state);
+  std::unique_ptr<TokenizerState> state_;
 };
 
 // Turns a stream of token bytes into text that is always whole UTF-8: an incomplete sequence is held back,
