@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <utility>
 #include <vector>
 
 #include "text/utf8.h"
@@ -38,14 +39,23 @@ std::string normalize_nfc(std::string_view text) {
 
   // Canonical order: marks between two starters by their class, equal classes as they came. (utf8proc's own pass is
   // quadratic in the length of such a run, and the text is a stranger's.)
-  for (auto first = points.begin(); first != points.end();) {
-    if (combining_class(*first) == 0) {
-      ++first;
-      continue;
+  struct Mark {
+    utf8proc_propval_t combining_class;
+    std::size_t index;
+    utf8proc_int32_t point;
+    bool operator<(const Mark& other) const {
+      return std::pair(combining_class, index) < std::pair(other.combining_class, other.index);
     }
-    const auto last = std::find_if(first, points.end(), [](auto c) { return combining_class(c) == 0; });
-    std::stable_sort(first, last, [](auto a, auto b) { return combining_class(a) < combining_class(b); });
-    first = last;
+  };
+  std::vector<Mark> marks;
+  for (std::size_t first = 0; first < points.size();) {
+    marks.clear();
+    for (std::size_t i = first; i < points.size() && combining_class(points[i]) != 0; ++i) {
+      marks.push_back({combining_class(points[i]), i, points[i]});
+    }
+    std::sort(marks.begin(), marks.end());
+    for (std::size_t i = 0; i < marks.size(); ++i) points[first + i] = marks[i].point;
+    first += marks.size() + 1;
   }
 
   constexpr auto kCompose = static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE);
