@@ -59,11 +59,12 @@ class Checkpoint {
   const std::vector<Shard>& shards() const;
   const std::vector<TensorInfo>& tensors() const;  // sorted by name
   const TensorInfo* find(std::string_view name) const;
-  // Human remarks gathered while resolving, such as a group size that more than one rule would fit.
-  const std::vector<std::string>& notices() const;
+  // Human remarks gathered while resolving, such as a group size that more than one rule would fit. One per kind.
+  std::vector<std::string> notices() const;
 
   // The matrix [rows, cols] stored under `name`: float tensors by their dtype and shape, F8_E4M3 with
-  // `<name>_scale_inv`, U8 blobs with `<name>.qs` by byte arithmetic (docs/containers.md).
+  // `<name>_scale_inv`, U8 blobs with `<name>.qs` by byte arithmetic (docs/containers.md). Safe to call from several
+  // threads, as all of this class. rows, cols: 1 .. 2^31.
   Result<MatrixSource> find_matrix(std::string_view name, std::int64_t rows, std::int64_t cols) const;
   // Rows [first, first + rows) of item `index` of a stacked tensor [items, stack_rows, cols] (experts of newer
   // Hugging Face checkpoints: gate and up stacked in one tensor).
@@ -72,16 +73,22 @@ class Checkpoint {
 
   // Reads source into memory that starts at dst (64-byte aligned, matrix_bytes(source) long, data first and scales
   // after it, each 64-byte aligned) and returns the view over it. Scales must be finite. Safe to call from several threads.
+  // matrix_bytes is a multiple of 64; the slack that Matrix asks for past its end is the caller's.
   Result<Matrix> read_matrix(const MatrixSource& source, std::byte* dst) const;
   static std::uint64_t matrix_bytes(const MatrixSource& source);
 
-  // A small float tensor of exactly `count` elements (norms, biases), widened to f32.
+  // A small float tensor of exactly `count` elements (norms, biases), widened to f32. The values must be finite.
   Result<AlignedArray<float>> read_floats(std::string_view name, std::int64_t count) const;
   // Raw bytes, exactly range.bytes of them. EINTR and short reads are handled.
   Result<void> read(const FileRange& range, std::byte* dst) const;
 
  private:
   struct State;
+  struct StackSlice {
+    std::int64_t items = 1, stack_rows = 0, cols = 0;  // the whole tensor
+    std::int64_t index = 0, first = 0, rows = 0;       // the rows asked for
+  };
+  Result<MatrixSource> find_in_stack(const TensorInfo& tensor, const StackSlice& slice, bool stacked) const;
   explicit Checkpoint(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -57,11 +58,13 @@ struct ModelConfig {
   bool norm_topk_prob = true;
   float routed_scaling_factor = 1.0f;
 
-  std::vector<std::int32_t> eos_ids;  // config.json and generation_config.json together
+  std::vector<std::int32_t> eos_ids;  // generation_config.json's, then those only config.json has
 
   // Reads and validates config.json (and generation_config.json where there is one). An unknown model_type, a missing
   // key or a value out of range is an error that names the key.
   static Result<ModelConfig> load(const std::filesystem::path& dir);
+  // The same from the files' texts; generation_config empty: there is none.
+  static Result<ModelConfig> parse(std::string_view config, std::string_view generation_config);
 };
 
 }  // namespace colibri
