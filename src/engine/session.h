@@ -1,0 +1,48 @@
+// One conversation's state: its tokens, its KV cache and the logits after the last token.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/engine.h"
+#include "numerics/sampling.h"
+
+namespace colibri {
+
+class Session {
+ public:
+  explicit Session(Engine& engine);
+
+  // Asked between chunks with the tokens done so far; false stops, and what was done stays done.
+  using KeepGoing = std::function<bool(std::int64_t done)>;
+  // Appends ids, chunk by chunk, and computes the logits after the last of them. Fails when they do not fit the context:
+  // then nothing was changed. An error later on leaves the session at the last whole chunk.
+  Result<void> prefill(std::span<const std::int32_t> ids, const KeepGoing& keep_going = {});
+  // One decode step.
+  Result<void> append(std::int32_t id) { return prefill({&id, 1}); }
+
+  // After the last token; empty before the first and after truncate().
+  std::span<const float> logits() const { return has_logits_ ? logits_.span() : std::span<const float>(); }
+  // The token for position() by rule C13; needs logits().
+  Result<std::int32_t> sample(const numerics::SamplingRule& rule) const;
+
+  std::int64_t position() const { return static_cast<std::int64_t>(tokens_.size()); }  // tokens so far
+  std::int64_t room() const { return engine_.context() - position(); }
+  const std::vector<std::int32_t>& tokens() const { return tokens_; }
+  // Forgets everything from `positions` on. To compute logits again at least one token must be appended.
+  void truncate(std::int64_t positions);
+
+  Engine& engine() { return engine_; }
+  KvCache& cache() { return cache_; }
+
+ private:
+  Engine& engine_;
+  KvCache cache_;
+  std::vector<std::int32_t> tokens_;
+  AlignedArray<float> logits_;
+  bool has_logits_ = false;
+  std::vector<Row> rows_;
+};
+
+}  // namespace colibri

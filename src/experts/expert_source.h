@@ -1,0 +1,45 @@
+// Where routed experts come from. The graph asks for the experts of one layer and computes each as it becomes
+// available; whether they were resident, cached or read from disk, and in which order they arrive, never
+// changes a bit of the result (rule C8 of docs/numerics.md).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/result.h"
+#include "format/checkpoint.h"
+
+namespace colibri {
+
+// One routed expert: gate and up [moe intermediate, hidden], down [hidden, moe intermediate].
+struct ExpertWeights {
+  Matrix gate, up, down;
+};
+
+// Where one expert's three matrices lie on disk.
+struct ExpertRecord {
+  MatrixSource gate, up, down;
+};
+
+class ExpertSource {
+ public:
+  virtual ~ExpertSource() = default;
+
+  // Announces the distinct experts that a step needs of one sparse layer (layer: index among all layers). The
+  // previous request must have been handed out and released.
+  virtual Result<void> request(std::int64_t layer, std::span<const std::int32_t> ids) = 0;
+
+  struct Ready {
+    std::size_t index = 0;  // into the ids of the request
+    ExpertWeights weights;  // valid until release(index)
+  };
+  // The next expert in any order; blocks until one is there when `wait`, otherwise nullopt when none is ready.
+  // nullopt with `wait`: all were handed out. An error ends the request; everything handed out must still be released.
+  virtual Result<std::optional<Ready>> next(bool wait) = 0;
+
+  // The graph is done with it; its memory may be used for another.
+  virtual void release(std::size_t index) = 0;
+};
+
+}  // namespace colibri

@@ -1,0 +1,48 @@
+// The second half of a layer: a dense SwiGLU, or router, shared and routed experts (rules C8 and C10 of docs/numerics.md).
+#pragma once
+
+#include "base/result.h"
+#include "format/config.h"
+#include "model/ops.h"
+#include "model/weights.h"
+#include "numerics/selection.h"
+
+namespace colibri {
+
+class FeedForward {
+ public:
+  FeedForward(Ops& ops, const ModelConfig& config, ExpertSource& experts, std::int64_t max_rows);
+
+  // x: the residual rows [rows, hidden]; the layer's output is added.
+  Result<void> run(const LayerWeights& layer, std::int64_t index, std::int64_t rows, float* x);
+
+ private:
+  // The rows that chose one expert: consecutive slots of the expert buffers.
+  struct Group {
+    std::int32_t expert = 0;
+    std::int64_t first_slot = 0, slots = 0;
+  };
+  Result<void> route(const LayerWeights& layer, std::int64_t index, std::int64_t rows);
+  void group_by_expert(std::int64_t rows);
+  Result<void> run_experts(std::int64_t rows);
+  void compute(std::span<const ExpertSource::Ready> batch, std::int64_t rows);
+  void activate(std::int64_t rows, std::int64_t cols);
+
+  Ops& ops_;
+  ExpertSource& experts_;
+  std::int64_t hidden_, intermediate_, expert_count_, per_token_;
+  float eps_;
+  numerics::RouterRule rule_;
+  AlignedArray<float> normed_, packed_, gate_, up_, packed_act_, out_, router_;
+  // One slot per (row, rank): inputs, activations and outputs of the experts.
+  AlignedArray<float> gathered_, packed_in_, expert_gate_, expert_up_, packed_expert_act_, expert_out_;
+  std::vector<std::int32_t> chosen_;    // [rows][per_token_] expert ids in rank order
+  std::vector<float> weights_;          // the same shape
+  std::vector<std::int64_t> slot_of_;   // [rows][per_token_]
+  std::vector<std::int64_t> slot_row_;  // [slots]
+  std::vector<Group> groups_;
+  std::vector<std::int32_t> ids_;
+  PackedRows input_;
+};
+
+}  // namespace colibri

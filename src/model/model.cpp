@@ -1,0 +1,120 @@
+#include "model/model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/fp_mode.h"
+
+namespace colibri {
+namespace {
+
+std::int64_t widest_input(const ModelConfig& c) {
+  return std::max({2 * c.hidden_size, c.heads * c.mla.v_head_dim, c.mla.q_lora_rank, c.mla.cache_dim(), c.intermediate_size,
+                   c.moe_intermediate_size * std::max<std::int64_t>(c.shared_experts, 1), c.indexer.head_dim});
+}
+
+AlignedArray<float> floats(std::int64_t count) { return AlignedArray<float>(static_cast<std::size_t>(count)); }
+
+}  // namespace
+
+Model::Model(const ModelConfig& config, const ModelWeights& weights, ExpertSource& experts, const Kernels& kernels,
+             ThreadTeam& team, const ModelLimits& limits)
+    : config_(config),
+      weights_(weights),
+      limits_(limits),
+      ops_(kernels, team, widest_input(config)),
+      attention_(ops_, config, limits.max_rows, limits.max_context),
+      feed_forward_(ops_, config, experts, limits.max_rows),
+      rotary_(config.rope_theta, config.mla.qk_rope_head_dim),
+      cosine_(floats(limits.max_rows * config.mla.qk_rope_head_dim / 2)),
+      sine_(floats(limits.max_rows * config.mla.qk_rope_head_dim / 2)),
+      x_(floats(limits.max_rows * config.hidden_size)),
+      hidden_(floats(limits.max_rows * config.hidden_size)),
+      packed_(floats(PackedRows::floats(limits.max_rows, 2 * config.hidden_size))),
+      joined_(floats(limits.max_rows * 2 * config.hidden_size)) {}
+
+Model::~Model() = default;
+
+std::vector<bool> Model::indexed_layers() const {
+  std::vector<bool> indexed;
+  for (const LayerWeights& layer : weights_.layers) indexed.push_back(layer.attention.indexer.has_value());
+  if (weights_.mtp) indexed.push_back(weights_.mtp->layer.attention.indexer.has_value());
+  return indexed;
+}
+
+KvCache Model::make_cache() const { return KvCache(config_, indexed_layers(), limits_.max_context); }
+
+std::span<const float> Model::hidden() const {
+  return hidden_.span().first(static_cast<std::size_t>(rows_ * config_.hidden_size));
+}
+
+Result<void> Model::begin(std::span<const std::int32_t> ids, std::span<const Row> rows) {
+  if (rows.empty() || static_cast<std::int64_t>(rows.size()) > limits_.max_rows || ids.size() != rows.size())
+    return fail("a step of {} rows and {} tokens: expected 1 to {} of each", rows.size(), ids.size(), limits_.max_rows);
+  for (const std::int32_t id : ids)
+    if (id < 0 || id >= config_.vocab_size)
+      return fail("token id {} is outside the model's vocabulary of {}", id, config_.vocab_size);
+  const std::int64_t half = config_.mla.qk_rope_head_dim / 2;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    if (rows[r].position < 0 || rows[r].position >= rows[r].cache->capacity())
+      return fail("position {} is outside the context of {} positions", rows[r].position, rows[r].cache->capacity());
+    rotary_.angles(rows[r].position, cosine_.data() + static_cast<std::int64_t>(r) * half,
+                   sine_.data() + static_cast<std::int64_t>(r) * half);
+  }
+  step_ = {rows, cosine_.data(), sine_.data()};
+  rows_ = static_cast<std::int64_t>(rows.size());
+  selection_.clear(rows.size());
+  return {};
+}
+
+void Model::embed(std::span<const std::int32_t> ids, float* out, std::int64_t stride) const {
+  for (std::size_t r = 0; r < ids.size(); ++r)
+    dequantize_row(weights_.embedding, ids[r], out + static_cast<std::int64_t>(r) * stride);
+}
+
+Result<void> Model::forward(std::span<const std::int32_t> ids, std::span<const Row> rows, const LayerObserver& observe) {
+  FlushDenormals flush;
+  COLIBRI_CHECK(begin(ids, rows));
+  embed(ids, x_.data(), config_.hidden_size);
+  for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
+    const LayerWeights& layer = weights_.layers[i];
+    const auto index = static_cast<std::int64_t>(i);
+    if (observe) observe(index, x_.data());
+    COLIBRI_CHECK(attention_.run(layer, index, step_, selection_, x_.data()));
+    COLIBRI_CHECK(feed_forward_.run(layer, index, rows_, x_.data()));
+  }
+  ops_.rms_norm(x_.data(), weights_.final_norm.data(), config_.rms_norm_eps, hidden_.data(), rows_, config_.hidden_size);
+  return {};
+}
+
+Result<void> Model::logits(std::int64_t first, std::int64_t count, float* out) {
+  FlushDenormals flush;
+  const std::int64_t d = config_.hidden_size, vocab = config_.vocab_size;
+  ops_.multiply({{weights_.head, ops_.pack(hidden_.data() + first * d, d, count, d, packed_.data()), out, vocab}});
+  for (std::int64_t i = 0; i < count * vocab; ++i)
+    if (std::isnan(out[i]))
+      return fail("logit {} of row {} is not a number; the model's weights are damaged", i % vocab, first + i / vocab);
+  return {};
+}
+
+Result<void> Model::mtp_forward(std::span<const std::int32_t> next_ids, std::span<const float> hidden,
+                                std::span<const Row> rows) {
+  FlushDenormals flush;
+  COLIBRI_CHECK(begin(next_ids, rows));
+  const MtpWeights& mtp = *weights_.mtp;
+  const std::int64_t d = config_.hidden_size;
+  const Kernels& k = ops_.kernels();
+  embed(next_ids, x_.data(), d);
+  for (std::int64_t r = 0; r < rows_; ++r) {  // [ embedding ; hidden ], each normed
+    k.rms_norm(x_.data() + r * d, mtp.embedding_norm.data(), config_.rms_norm_eps, joined_.data() + 2 * r * d, d);
+    k.rms_norm(hidden.data() + r * d, mtp.hidden_norm.data(), config_.rms_norm_eps, joined_.data() + (2 * r + 1) * d, d);
+  }
+  ops_.multiply({{mtp.eh_proj, ops_.pack(joined_.data(), 2 * d, rows_, 2 * d, packed_.data()), x_.data(), d}});
+  const auto index = static_cast<std::int64_t>(weights_.layers.size());
+  COLIBRI_CHECK(attention_.run(mtp.layer, index, step_, selection_, x_.data()));
+  COLIBRI_CHECK(feed_forward_.run(mtp.layer, index, rows_, x_.data()));
+  ops_.rms_norm(x_.data(), mtp.head_norm.data(), config_.rms_norm_eps, hidden_.data(), rows_, d);
+  return {};
+}
+
+}  // namespace colibri

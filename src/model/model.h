@@ -1,0 +1,74 @@
+// The graph: embedding, layers, final norm, head, and the MTP layer beside it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+#include "format/checkpoint.h"
+#include "format/config.h"
+#include "model/feed_forward.h"
+#include "model/mla_attention.h"
+#include "model/ops.h"
+#include "model/step.h"
+#include "model/weights.h"
+#include "numerics/rotary.h"
+
+namespace colibri {
+
+struct ModelLimits {
+  std::int64_t max_rows = 128;      // rows of one step: the prefill chunk
+  std::int64_t max_context = 4096;  // positions of one sequence
+};
+
+class Model {
+ public:
+  // weights and experts are owned by the caller and must outlive this, as must kernels and team.
+  Model(const ModelConfig& config, const ModelWeights& weights, ExpertSource& experts, const Kernels& kernels, ThreadTeam& team,
+        const ModelLimits& limits);
+  ~Model();
+
+  const ModelConfig& config() const { return config_; }
+  const ModelLimits& limits() const { return limits_; }
+  bool has_mtp() const { return weights_.mtp.has_value(); }
+  // A new, empty sequence of at most max_context positions.
+  KvCache make_cache() const;
+  // Per cache layer (the MTP layer last): does it keep indexer keys?
+  std::vector<bool> indexed_layers() const;
+
+  // Called with the residual rows [rows, hidden] before layer i (0 is the embedding).
+  using LayerObserver = std::function<void(std::int64_t layer, const float* x)>;
+
+  // Runs one token per row through all layers; 1 to max_rows rows. Afterwards hidden() holds their states. Positions must be
+  // below max_context, and each sequence's earlier positions must have been written. Errors leave the rows' cache entries
+  // unspecified and everything before them intact.
+  Result<void> forward(std::span<const std::int32_t> ids, std::span<const Row> rows, const LayerObserver& observe = {});
+  // After the final norm: [rows, hidden] of the last forward.
+  std::span<const float> hidden() const;
+
+  // logits[r] = head * hidden row (first + r) of the last forward or mtp_forward; vocab_size floats a row. Fails when one is NaN.
+  Result<void> logits(std::int64_t first, std::int64_t count, float* out);
+
+  // The MTP layer: row t combines hidden state hidden[t] (after the final norm, [rows, hidden]) of position t with the
+  // embedding of the token at t + 1, and its logits then predict t + 2. Replaces hidden(); needs has_mtp().
+  Result<void> mtp_forward(std::span<const std::int32_t> next_ids, std::span<const float> hidden, std::span<const Row> rows);
+
+ private:
+  Result<void> begin(std::span<const std::int32_t> ids, std::span<const Row> rows);
+  void embed(std::span<const std::int32_t> ids, float* out, std::int64_t stride) const;
+
+  ModelConfig config_;
+  const ModelWeights& weights_;
+  ModelLimits limits_;
+  Ops ops_;
+  MlaAttention attention_;
+  FeedForward feed_forward_;
+  numerics::RotaryTable rotary_;
+  Selection selection_;
+  StepRows step_;
+  std::int64_t rows_ = 0;
+  AlignedArray<float> cosine_, sine_, x_, hidden_, packed_, joined_;
+};
+
+}  // namespace colibri

@@ -1,0 +1,72 @@
+// The dense weights of a model in memory, and where its routed experts lie: the only place that knows tensor names.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/aligned.h"
+#include "base/thread_team.h"
+#include "experts/expert_source.h"
+#include "format/checkpoint.h"
+#include "format/config.h"
+
+namespace colibri {
+
+struct IndexerWeights {
+  Matrix wq_b;          // [index heads * index head dim, q_lora_rank]
+  Matrix wk;            // [index head dim, hidden]
+  Matrix weights_proj;  // [index heads, hidden]
+  AlignedArray<float> k_norm, k_norm_bias;
+};
+
+struct MlaWeights {
+  Matrix q_a;   // [q_lora_rank, hidden]
+  Matrix q_b;   // [heads * (nope + rope), q_lora_rank]
+  Matrix kv_a;  // [kv_lora_rank + rope, hidden]
+  Matrix kv_b;  // [heads * (nope + v), kv_lora_rank]: per head W_K, then W_V
+  Matrix o;     // [hidden, heads * v]
+  AlignedArray<float> q_a_norm, kv_a_norm;
+  std::optional<IndexerWeights> indexer;  // only on layers that make their own selection
+};
+
+// SwiGLU: down(silu(gate x) * (up x)).
+struct MlpWeights {
+  Matrix gate, up, down;
+};
+
+struct LayerWeights {
+  AlignedArray<float> input_norm, post_attention_norm;
+  MlaWeights attention;
+  MlpWeights mlp;  // the dense MLP, or the shared experts of a sparse layer (rows == 0 when there are none)
+  bool sparse = false;
+  Matrix router;  // [experts, hidden]
+  AlignedArray<float> router_bias;
+};
+
+// Multi-token prediction: a whole sparse layer of its own behind a projection of (next token, hidden state).
+struct MtpWeights {
+  Matrix eh_proj;  // [hidden, 2 * hidden]
+  AlignedArray<float> embedding_norm, hidden_norm, head_norm;
+  LayerWeights layer;
+};
+
+struct ModelWeights {
+  Matrix embedding;  // [vocab, hidden]
+  Matrix head;       // [vocab, hidden]
+  AlignedArray<float> final_norm;
+  std::vector<LayerWeights> layers;
+  std::optional<MtpWeights> mtp;                   // present when its tensors are
+  std::vector<std::vector<ExpertRecord>> experts;  // [layer][expert], the MTP layer last; empty for dense layers
+  std::vector<std::string> notices;                // what a user should know about this model
+  std::uint64_t dense_bytes = 0;                   // matrices held in memory
+
+  // Reads all dense weights, in parallel. config must belong to checkpoint.
+  static Result<ModelWeights> load(const Checkpoint& checkpoint, const ModelConfig& config, ThreadTeam& team);
+
+ private:
+  AlignedBytes memory_;
+  friend class WeightLoader;
+};
+
+}  // namespace colibri

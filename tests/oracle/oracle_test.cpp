@@ -1,0 +1,86 @@
+// Every reference case, with every kernel table this machine has: within 5e-6 of transformers, and bit for bit what an
+// independent engine of the contract computed.
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "engine/oracle.h"
+#include "format/safetensors.h"
+
+namespace colibri {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kRoot = COLIBRI_SOURCE_DIR;
+
+std::string describe(const OracleReport& r) {
+  return fmt::format("positions {} logits {:.2e} argmax {} greedy {}/{} mtp {:.2e} contract bits {} of {}", r.positions,
+                     r.max_rel_logit_err, r.argmax_equal, r.greedy_equal, r.greedy_total, r.mtp_max_rel_err,
+                     r.contract_bits_differ, r.contract_values);
+}
+
+class OracleCase : public testing::TestWithParam<std::string> {};
+
+TEST_P(OracleCase, AgreesWithTransformersAndTheContract) {
+  const fs::path dir = GetParam() == "demo" ? kRoot / "models/demo" : kRoot / "tests/oracle/cases" / GetParam();
+  for (const Kernels* kernels : available_kernels()) {
+    EngineOptions options;
+    options.model = dir;
+    options.isa = kernels->name;
+    options.threads = 2;
+    auto engine = Engine::open(options);
+    ASSERT_TRUE(engine) << engine.error().message;
+    auto report = check_against_oracle(**engine);
+    ASSERT_TRUE(report) << report.error().message;
+    EXPECT_TRUE(report->passed()) << kernels->name << ": " << describe(*report);
+    EXPECT_EQ(report->contract_bits_differ, 0) << kernels->name;
+    EXPECT_GT(report->contract_values, 0);
+    EXPECT_GT(report->greedy_total, 0);
+    if (GetParam() != "demo") {
+      EXPECT_EQ(report->hidden_rel_err.size(), static_cast<std::size_t>((*engine)->config().layers + 1));
+      EXPECT_GE(report->mtp_max_rel_err, 0) << "the MTP layer was not compared";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OracleCase,
+                         testing::Values("glm-dsa-tiny", "glm-dsa-tiny-g64", "glm-dsa-tiny-i4row", "glm-dsa-tiny-mixed",
+                                         "glm-dense-attn", "glm-odd-dims", "demo"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name)
+                             if (c == '-') c = '_';
+                           return name;
+                         });
+
+// The check must notice what it is for: one wrong value in a reference.
+TEST(Oracle, NoticesADifference) {
+  const fs::path source = kRoot / "tests/oracle/cases/glm-odd-dims";
+  const fs::path dir = fs::temp_directory_path() / fmt::format("colibri-oracle-{}", ::getpid());
+  fs::create_directories(dir);
+  for (const char* file : {"config.json", "model.safetensors", "expected.safetensors", "contract.safetensors"})
+    fs::copy_file(source / file, dir / file, fs::copy_options::overwrite_existing);
+  auto tensors = read_safetensors(dir / "contract.safetensors");
+  ASSERT_TRUE(tensors);
+  std::vector<NamedTensor> changed;
+  for (auto& [name, tensor] : *tensors) {
+    if (name == "logits") tensor.bytes[5 * 4] ^= std::byte{1};
+    changed.push_back(tensor);
+  }
+  ASSERT_TRUE(write_safetensors(dir / "contract.safetensors", changed));
+  auto engine = Engine::open({dir});
+  ASSERT_TRUE(engine) << engine.error().message;
+  auto report = check_against_oracle(**engine, dir / "dump.safetensors");
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->contract_bits_differ, 1);
+  EXPECT_FALSE(report->passed());
+  auto dump = read_safetensors(dir / "dump.safetensors");
+  ASSERT_TRUE(dump) << dump.error().message;
+  EXPECT_TRUE(dump->contains("logits") && dump->contains("hidden") && dump->contains("mtp_logits"));
+  fs::remove_all(dir);
+}
+
+}  // namespace
+}  // namespace colibri
