@@ -175,7 +175,7 @@ Result<ModelWeights> ModelWeights::load(const Checkpoint& checkpoint, const Mode
   WeightLoader loader(checkpoint, config);
   COLIBRI_CHECK(loader.walk(weights));
   COLIBRI_CHECK(loader.read(weights, team));
-  weights.notices.insert(weights.notices.end(), checkpoint.notices().begin(), checkpoint.notices().end());
+  for (std::string& notice : checkpoint.notices()) weights.notices.push_back(std::move(notice));
   return weights;
 }
 

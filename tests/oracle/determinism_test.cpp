@@ -13,14 +13,14 @@ namespace {
 namespace fs = std::filesystem;
 const fs::path kRoot = COLIBRI_SOURCE_DIR;
 
-struct Run {
+struct RunResult {
   std::uint64_t hash = 0;
   std::vector<std::int32_t> ids;
-  bool operator==(const Run&) const = default;
+  bool operator==(const RunResult&) const = default;
 };
 
-Run run(const fs::path& model, std::span<const std::int32_t> prompt, const std::string& isa, int threads, std::int64_t chunk,
-        std::int64_t tokens, bool block = false) {
+RunResult run(const fs::path& model, std::span<const std::int32_t> prompt, const std::string& isa, int threads,
+              std::int64_t chunk, std::int64_t tokens, bool block = false) {
   EngineOptions options;
   options.model = model;
   options.isa = isa;
@@ -33,7 +33,7 @@ Run run(const fs::path& model, std::span<const std::int32_t> prompt, const std::
   GenerateOptions generation;
   generation.sampling = {0.8f, 0.95f, 40, 7};
   generation.max_tokens = tokens;
-  Run result;
+  RunResult result;
   auto stats = generate(session, prompt, generation, [&](std::int32_t id) {
     result.ids.push_back(id);
     return true;
@@ -51,7 +51,7 @@ std::vector<std::int32_t> ids_of(const fs::path& dir, const std::string& name) {
 
 void expect_one_hash(const fs::path& model, std::span<const std::int32_t> prompt, std::int64_t tokens) {
   const auto whole = static_cast<std::int64_t>(prompt.size());
-  const Run reference = run(model, prompt, "scalar", 1, whole, tokens);
+  const RunResult reference = run(model, prompt, "scalar", 1, whole, tokens);
   EXPECT_EQ(reference.ids.size(), static_cast<std::size_t>(tokens));
   for (const Kernels* kernels : available_kernels()) {
     const std::string isa(kernels->name);
@@ -82,7 +82,8 @@ TEST(Determinism, DemoModelLongPrompt) {
 TEST(Determinism, HashSeesTheSeedThroughTheText) {
   const fs::path dir = kRoot / "tests/oracle/cases/glm-odd-dims";
   const std::vector<std::int32_t> ids = ids_of(dir, "input_ids");
-  const Run a = run(dir, std::span(ids).first(5), "scalar", 1, 64, 6), b = run(dir, std::span(ids).first(6), "scalar", 1, 64, 6);
+  const RunResult a = run(dir, std::span(ids).first(5), "scalar", 1, 64, 6),
+                  b = run(dir, std::span(ids).first(6), "scalar", 1, 64, 6);
   EXPECT_NE(a.hash, b.hash);
 }
 

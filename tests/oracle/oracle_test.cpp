@@ -48,8 +48,8 @@ TEST_P(OracleCase, AgreesWithTransformersAndTheContract) {
 INSTANTIATE_TEST_SUITE_P(All, OracleCase,
                          testing::Values("glm-dsa-tiny", "glm-dsa-tiny-g64", "glm-dsa-tiny-i4row", "glm-dsa-tiny-mixed",
                                          "glm-dense-attn", "glm-odd-dims", "demo"),
-                         [](const auto& info) {
-                           std::string name = info.param;
+                         [](const auto& param) {
+                           std::string name = param.param;
                            for (char& c : name)
                              if (c == '-') c = '_';
                            return name;
@@ -70,7 +70,9 @@ TEST(Oracle, NoticesADifference) {
     changed.push_back(tensor);
   }
   ASSERT_TRUE(write_safetensors(dir / "contract.safetensors", changed));
-  auto engine = Engine::open({dir});
+  EngineOptions options;
+  options.model = dir;
+  auto engine = Engine::open(options);
   ASSERT_TRUE(engine) << engine.error().message;
   auto report = check_against_oracle(**engine, dir / "dump.safetensors");
   ASSERT_TRUE(report) << report.error().message;
