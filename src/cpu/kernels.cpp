@@ -1,6 +1,8 @@
 // Which tables this machine can use, decided once.
 #include "cpu/kernels.h"
 
+#include <algorithm>
+
 #include "base/aligned.h"
 #include "cpu/tables.h"
 
@@ -39,7 +41,8 @@ X86Features x86_features() {
 std::vector<const Kernels*> usable_tables() {
   std::vector<const Kernels*> tables;
 #if defined(__x86_64__)
-  [[maybe_unused]] const X86Features f = x86_features();
+  const X86Features f = x86_features();
+  if (f.avx2) tables.push_back(&cpu::kAvx2Kernels);
 #endif
   tables.push_back(&cpu::kScalarKernels);
   return tables;
@@ -48,9 +51,11 @@ std::vector<const Kernels*> usable_tables() {
 }  // namespace
 
 std::int64_t kernel_scratch_bytes(std::int64_t cols) {
-  // The scalar products need most: a chunk of 32 decoded rows, as many scaled inputs, and a row of scales.
+  // The scalar products: a chunk of 32 decoded rows, as many scaled inputs, and a row of scales. The vector products
+  // need the same for any number of columns (ProductScratch and TransposedScratch).
+  constexpr std::int64_t kVectorBytes = 256 * 1024;
   const std::int64_t padded = static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(cols), 32));
-  return static_cast<std::int64_t>(sizeof(float)) * 65 * padded;
+  return std::max(kVectorBytes, static_cast<std::int64_t>(sizeof(float)) * 65 * padded);
 }
 
 const std::vector<const Kernels*>& available_kernels() {

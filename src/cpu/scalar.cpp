@@ -124,7 +124,7 @@ void indexer_accumulate(const float* dots, float factor, float w, float* score, 
 
 }  // namespace
 
-const Kernels kScalarKernels = {
+constinit const Kernels kScalarKernels = {
     .name = "scalar",
     .pack_rows = pack_rows,
     .matmul = matmul,

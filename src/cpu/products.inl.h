@@ -1,0 +1,238 @@
+// The products of rule C2 over any vector type. Included once by each instruction set's file; `Vector` has
+//   F, kWidth (4, 8 or 16 floats), load, store, zero, set1, add, mul, fma(a, b, c) = a * b + c, tree(16 accumulators),
+//   prefetch, kTileRows and kTileOutputs[rows]: register tiles that fit its register file,
+//   widen(format): the function that widens a superblock to PackedRows order.
+#pragma once
+
+#include "cpu/kernels.h"
+#include "cpu/superblock.h"
+#include "cpu/tables.h"
+
+#if defined(__clang__)
+#define COLIBRI_UNROLL _Pragma("unroll")
+#else
+#define COLIBRI_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace colibri::cpu {
+namespace {
+
+constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+// Register tile: p[o][r] = chain of fma(w, x, p) over `steps`, from +0. All strides in floats.
+template <class V, int kOutputs, int kRows, bool kBroadcastX>
+inline void fma_chains(std::int64_t steps, const float* w, std::int64_t w_output, std::int64_t w_step, const float* x,
+                       std::int64_t x_row, std::int64_t x_step, typename V::F (&p)[kOutputs][kRows]) {
+  COLIBRI_UNROLL
+  for (int o = 0; o < kOutputs; ++o) {
+    COLIBRI_UNROLL
+    for (int r = 0; r < kRows; ++r) p[o][r] = V::zero();
+  }
+  for (std::int64_t i = 0; i < steps; ++i) {
+    typename V::F xs[kRows];
+    COLIBRI_UNROLL
+    for (int r = 0; r < kRows; ++r)
+      xs[r] = kBroadcastX ? V::set1(x[r * x_row + i * x_step]) : V::load(x + r * x_row + i * x_step);
+    COLIBRI_UNROLL
+    for (int o = 0; o < kOutputs; ++o) {
+      const typename V::F ws = V::load(w + o * w_output + i * w_step);
+      COLIBRI_UNROLL
+      for (int r = 0; r < kRows; ++r) p[o][r] = V::fma(ws, xs[r], p[o][r]);
+    }
+  }
+}
+
+// One superblock of kOutputs widened weight rows with kRows rows of x. acc[o][r]: 16 floats, `acc_output` floats
+// between outputs.
+template <class V, int kOutputs, int kRows>
+void product_tile(const float* w, const float* scales, const float* x, float* acc, std::int64_t acc_output) {
+  for (int part = 0; part < 16; part += V::kWidth) {
+    typename V::F p[kOutputs][kRows];
+    fma_chains<V, kOutputs, kRows, false>(16, w + part, kSuperblock, 16, x + part, kSuperblock, 16, p);
+    COLIBRI_UNROLL
+    for (int o = 0; o < kOutputs; ++o) {
+      const typename V::F scale = V::load(scales + 16 * o + part);
+      COLIBRI_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        float* a = acc + o * acc_output + 16 * r + part;
+        V::store(a, V::fma(scale, p[o][r], V::load(a)));
+      }
+    }
+  }
+}
+
+// All outputs of a block with kRows rows of x, in tiles as large as the registers hold.
+template <class V, int kRows, int kOutputs = V::kTileOutputs[kRows]>
+void product_column(std::int64_t outputs, const float* w, const float* scales, const float* x, float* acc,
+                    std::int64_t acc_output) {
+  while (outputs >= kOutputs) {
+    product_tile<V, kOutputs, kRows>(w, scales, x, acc, acc_output);
+    w += kOutputs * kSuperblock;
+    scales += kOutputs * 16;
+    acc += kOutputs * acc_output;
+    outputs -= kOutputs;
+  }
+  if constexpr (kOutputs > 1)
+    if (outputs > 0) product_column<V, kRows, kOutputs - 1>(outputs, w, scales, x, acc, acc_output);
+}
+
+template <class V, int kRows = V::kTileRows>
+void product_block(std::int64_t rows, std::int64_t outputs, const float* w, const float* scales, const float* x, float* acc,
+                   std::int64_t acc_output) {
+  while (rows >= kRows) {
+    product_column<V, kRows>(outputs, w, scales, x, acc, acc_output);
+    x += kRows * kSuperblock;
+    acc += kRows * 16;
+    rows -= kRows;
+  }
+  if constexpr (kRows > 1)
+    if (rows > 0) product_block<V, kRows - 1>(rows, outputs, w, scales, x, acc, acc_output);
+}
+
+template <int kSpan>
+inline void spread_scales(const float* scales, float* out) {
+  for (int g = 0; g < 8; ++g) out[g] = out[8 + g] = scales[g / kSpan];
+}
+
+// A row of weights, a superblock at a time.
+template <class V>
+struct WeightReader {
+  const Matrix& w;
+  const SuperblockLayout layout;
+  void (*const widen)(const std::byte* source, float* out);
+  std::byte* const staged;   // kStagedBytes
+  float* const half_scales;  // 16, of the superblock read last when the kind is kHalfBlocks
+  WeightReader(const Matrix& matrix, const SuperblockLayout& l, std::byte* staged_bytes, float* halves)
+      : w(matrix), layout(l), widen(V::widen(matrix.format)), staged(staged_bytes), half_scales(halves) {}
+
+  // Weights and block scales of superblock s of row o; groups that are no multiple of 32 are left to the caller.
+  void read(std::int64_t o, std::int64_t s, float* weights, float* scales) const {
+    const std::byte* source = w.data + o * w.row_bytes + s * layout.bytes;
+    if (s >= layout.full) {
+      stage_tail(w, o, staged);
+      source = staged;
+    }
+    widen(source, weights);
+    read_scales(o, s, scales);
+  }
+
+  void read_scales(std::int64_t o, std::int64_t s, float* out) const {
+    constexpr float kOne[1] = {1.0f};
+    const bool unit = layout.kind == ScaleKind::kUnit || layout.kind == ScaleKind::kHalfBlocks;
+    const float* row = unit ? kOne : w.format == WeightFormat::kF8Block128 ? scales_of_row(w, o) : w.scales + o * w.scale_stride;
+    if (layout.kind == ScaleKind::kHalfBlocks) stage_half_scales(layout, w.cols, w.scales + o * w.scale_stride, s, half_scales);
+    if (s >= layout.full) return stage_scales(layout, row, s, out);
+    if (layout.kind != ScaleKind::kBlocks) return spread_scales<8>(row, out);
+    switch (layout.span) {
+      case 1: return spread_scales<1>(row + 8 * s, out);
+      case 2: return spread_scales<2>(row + 4 * s, out);
+      case 4: return spread_scales<4>(row + 2 * s, out);
+      case 8: return spread_scales<8>(row + s, out);
+      default: return stage_scales(layout, row, s, out);
+    }
+  }
+
+  // C2 for a group that is no multiple of 32: the weight is q * scale, rounded, and the block scale 1.
+  void apply_half_scales(float* weights) const {
+    for (int i = 0; i < 16; ++i)
+      for (int lane = 0; lane < 16; ++lane) weights[16 * i + lane] = weights[16 * i + lane] * half_scales[i / 8 * 8 + lane % 8];
+  }
+};
+
+// What a thread's scratch holds during a product.
+struct ProductScratch {
+  float* weights;
+  float* scales;
+  float* half_scales;
+  float* acc;
+  std::byte* staged;
+  explicit ProductScratch(const KernelScratch& s)
+      : weights(reinterpret_cast<float*>(s.data)),
+        scales(weights + kOutputBlock * kSuperblock),
+        half_scales(scales + kOutputBlock * 16),
+        acc(half_scales + 16),
+        staged(reinterpret_cast<std::byte*>(acc + kOutputBlock * kRowPanel * 16)) {}
+};
+
+// Bytes ahead of the weights being read that are asked for. They are read once and in order, rows side by side, so one
+// linear stream serves all rows of a block.
+inline constexpr std::int64_t kPrefetchAhead = 48 * 1024;
+
+template <class V>
+inline void prefetch_range(const std::byte* from, std::int64_t bytes, const std::byte* end) {
+  for (std::int64_t b = 0; b < bytes; b += 64)
+    if (from + b < end) V::prefetch(from + b);
+}
+
+template <class V>
+void matmul_panel(const WeightReader<V>& reader, const ProductScratch& scratch, std::int64_t first, std::int64_t last,
+                  const float* x, std::int64_t x_rows, std::int64_t rows, float* y, std::int64_t y_stride) {
+  const SuperblockLayout& layout = reader.layout;
+  const Matrix& w = reader.w;
+  const std::int64_t block = rows == 1 ? 8 : kOutputBlock;
+  const std::byte* end = w.data + last * w.row_bytes;
+  for (std::int64_t o = first; o < last; o += block) {
+    const std::int64_t outputs = smaller(block, last - o);
+    for (std::int64_t i = 0; i < outputs * rows * 16; i += V::kWidth) V::store(scratch.acc + i, V::zero());
+    const std::byte* ahead = w.data + o * w.row_bytes + kPrefetchAhead;
+    for (std::int64_t s = 0; s < layout.count; ++s) {
+      for (std::int64_t i = 0; i < outputs; ++i) {
+        float* weights = scratch.weights + i * kSuperblock;
+        prefetch_range<V>(ahead, layout.bytes, end);
+        ahead += layout.bytes;
+        reader.read(o + i, s, weights, scratch.scales + 16 * i);
+        if (layout.kind == ScaleKind::kHalfBlocks) reader.apply_half_scales(weights);
+      }
+      product_block<V>(rows, outputs, scratch.weights, scratch.scales, x + s * x_rows * kSuperblock, scratch.acc, rows * 16);
+    }
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t i = 0; i < outputs; ++i) y[r * y_stride + o + i] = V::tree(scratch.acc + (i * rows + r) * 16);
+  }
+}
+
+template <class V>
+void matmul(const Matrix& w, std::int64_t first, std::int64_t last, const PackedRows& x, float* y, std::int64_t y_stride,
+            const KernelScratch& scratch_bytes) {
+  const SuperblockLayout layout = superblock_layout(w);
+  if (layout.kind == ScaleKind::kOther) return kScalarKernels.matmul(w, first, last, x, y, y_stride, scratch_bytes);
+  const ProductScratch scratch(scratch_bytes);
+  const WeightReader<V> reader(w, layout, scratch.staged, scratch.half_scales);
+  for (std::int64_t r = 0; r < x.rows; r += kRowPanel)
+    matmul_panel(reader, scratch, first, last, x.data + r * kSuperblock, x.rows, smaller(kRowPanel, x.rows - r), y + r * y_stride,
+                 y_stride);
+}
+
+template <class V>
+void pack_rows(const float* x, std::int64_t stride, std::int64_t rows, std::int64_t cols, float* out) {
+  alignas(64) std::byte staged[kStagedBytes];
+  const Matrix view = f32_matrix(x, rows, cols, stride);
+  const auto widen = V::widen(WeightFormat::kF32);
+  for (std::int64_t s = 0; s * kSuperblock < cols; ++s)
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const std::byte* source = view.data + r * view.row_bytes + 4 * s * kSuperblock;
+      if ((s + 1) * kSuperblock > cols) {
+        stage_tail(view, r, staged);
+        source = staged;
+      }
+      widen(source, out + (s * rows + r) * kSuperblock);
+    }
+}
+
+template <class V>
+float dot(const float* a, const float* b, std::int64_t n) {
+  alignas(64) float left[kSuperblock], right[kSuperblock], acc[16], scales[16];
+  const Matrix va = f32_matrix(a, 1, n, n), vb = f32_matrix(b, 1, n, n);
+  const SuperblockLayout layout = superblock_layout(va);
+  alignas(64) std::byte staged[kStagedBytes];
+  const WeightReader<V> read_a(va, layout, staged, scales), read_b(vb, layout, staged, scales);
+  for (int i = 0; i < 16; i += V::kWidth) V::store(acc + i, V::zero());
+  for (std::int64_t s = 0; s < layout.count; ++s) {
+    read_a.read(0, s, left, scales);
+    read_b.read(0, s, right, scales);
+    product_tile<V, 1, 1>(left, scales, right, acc, 16);
+  }
+  return V::tree(acc);
+}
+
+}  // namespace
+}  // namespace colibri::cpu
