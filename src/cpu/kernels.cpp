@@ -43,6 +43,8 @@ std::vector<const Kernels*> usable_tables() {
 #if defined(__x86_64__)
   const X86Features f = x86_features();
   if (f.avx2) tables.push_back(&cpu::kAvx2Kernels);
+#elif defined(__aarch64__)
+  tables.push_back(&cpu::kNeonKernels);
 #endif
   tables.push_back(&cpu::kScalarKernels);
   return tables;
