@@ -27,6 +27,7 @@ constexpr std::int64_t kMaxExperts = 1 << 16;
 constexpr std::int64_t kMaxPositions = std::int64_t{1} << 30;
 constexpr std::size_t kMaxEosIds = 64;
 constexpr std::uint64_t kMaxFileBytes = 16 << 20;
+constexpr int kMaxDepth = 32;
 
 // A value as it may stand in a message.
 std::string found(const json& value) {
@@ -257,8 +258,15 @@ std::string family_names() {
   return names;
 }
 
+// A JSON object of limited depth: the library copies and prints values recursively.
 Result<json> parse_object(std::string_view text) {
-  json root = json::parse(text.begin(), text.end(), nullptr, false);
+  bool too_deep = false;
+  const auto keep = [&](int depth, json::parse_event_t, const json&) {
+    if (depth > kMaxDepth) too_deep = true;
+    return !too_deep;
+  };
+  json root = json::parse(text.begin(), text.end(), keep, false);
+  if (too_deep) return fail("nested more than {} levels deep", kMaxDepth);
   if (root.is_discarded()) return fail("not valid JSON");
   if (!root.is_object()) return fail("expected a JSON object, found {}", found(root));
   return root;

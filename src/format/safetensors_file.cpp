@@ -109,7 +109,14 @@ Result<void> write_safetensors(const std::filesystem::path& path, std::span<cons
   for (const std::size_t width : {8, 4, 2, 1})
     for (const NamedTensor& tensor : tensors)
       if (dtype_bytes(tensor.dtype) == width) order.push_back(&tensor);
+  // What is about to be written must read back: the reader's own checks decide (names once, sizes, limits).
   auto json = header_text(order, metadata);
+  if (json) {
+    std::uint64_t data_bytes = 0;
+    for (const NamedTensor* tensor : order) data_bytes += tensor->bytes.size();
+    if (auto check = parse_safetensors_header(*json, 8 + json->size() + data_bytes, 0); !check)
+      json = pass(std::move(check).error());
+  }
   if (!json) return fail("{}: {}", path.string(), json.error().message);
   std::array<std::byte, 8> length;
   for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<std::byte>(json->size() >> (8 * i));
