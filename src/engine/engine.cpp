@@ -34,14 +34,15 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   const int threads = options.threads > 0 ? options.threads : available_cpus();
   std::unique_ptr<Engine> engine(new Engine(std::move(config), std::move(checkpoint), *kernels, threads,
                                             options.block_waits ? WaitMode::kBlock : WaitMode::kAdaptive));
-  COLIBRI_TRY(weights, ModelWeights::load(engine->checkpoint_, engine->config_, engine->team_));
+  COLIBRI_TRY(weights, ModelWeights::plan(engine->checkpoint_, engine->config_));
   engine->weights_ = std::move(weights);
-  COLIBRI_TRY(experts, ResidentExperts::load(engine->checkpoint_, engine->weights_.experts, engine->team_));
+  COLIBRI_CHECK(engine->weights_->read(engine->checkpoint_, engine->team_));
+  COLIBRI_TRY(experts, ResidentExperts::load(engine->checkpoint_, engine->weights_->experts, engine->team_));
   engine->experts_.emplace(std::move(experts));
   ModelLimits limits;
   limits.max_context = options.context > 0 ? options.context : std::min(engine->config_.max_positions, kDefaultContext);
   limits.max_rows = std::min(options.prefill_chunk > 0 ? options.prefill_chunk : kDefaultPrefillChunk, limits.max_context);
-  engine->model_.emplace(engine->config_, engine->weights_, *engine->experts_, engine->kernels_, engine->team_, limits);
+  engine->model_.emplace(engine->config_, *engine->weights_, *engine->experts_, engine->kernels_, engine->team_, limits);
   engine->load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return engine;
 }

@@ -30,7 +30,7 @@ class Engine {
 
   const ModelConfig& config() const { return config_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
-  const ModelWeights& weights() const { return weights_; }
+  const ModelWeights& weights() const { return *weights_; }
   Model& model() { return *model_; }
   ThreadTeam& team() { return team_; }
   int threads() const { return team_.size(); }
@@ -47,7 +47,7 @@ class Engine {
   Checkpoint checkpoint_;
   const Kernels& kernels_;
   ThreadTeam team_;
-  ModelWeights weights_;
+  std::unique_ptr<ModelWeights> weights_;
   std::optional<ResidentExperts> experts_;
   std::optional<Model> model_;
   double load_seconds_ = 0;

@@ -40,6 +40,10 @@ class ExpertSource {
 
   // The graph is done with it; its memory may be used for another.
   virtual void release(std::size_t index) = 0;
+
+  // Does the source read ahead? Then the graph tells it which experts a later layer will probably need.
+  virtual bool wants_predictions() const { return false; }
+  virtual void predict(std::int64_t /*layer*/, std::span<const std::int32_t> /*ids*/) {}
 };
 
 }  // namespace colibri

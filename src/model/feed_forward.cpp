@@ -28,6 +28,8 @@ FeedForward::FeedForward(Ops& ops, const ModelConfig& config, ExpertSource& expe
   packed_act_ = floats(PackedRows::floats(max_rows, widest));
   out_ = floats(max_rows * hidden_);
   router_ = floats(max_rows * expert_count_);
+  predicted_ =
+      floats(experts.wants_predictions() ? max_rows * (hidden_ + expert_count_) + PackedRows::floats(max_rows, hidden_) : 0);
   gathered_ = floats(slots * hidden_);
   packed_in_ = floats(PackedRows::floats(slots, hidden_));
   expert_gate_ = floats(slots * intermediate_);
@@ -36,7 +38,17 @@ FeedForward::FeedForward(Ops& ops, const ModelConfig& config, ExpertSource& expe
   expert_out_ = floats(slots * hidden_);
 }
 
-Result<void> FeedForward::run(const LayerWeights& layer, std::int64_t index, std::int64_t rows, float* x) {
+std::uint64_t FeedForward::scratch_bytes() const {
+  std::uint64_t count = 0;
+  for (const auto* a : {&normed_, &packed_, &gate_, &up_, &packed_act_, &out_, &router_, &predicted_, &gathered_, &packed_in_,
+                        &expert_gate_, &expert_up_, &packed_expert_act_, &expert_out_})
+    count += a->size();
+  return count * sizeof(float);
+}
+
+Result<void> FeedForward::run(const LayerWeights& layer, std::int64_t index, std::int64_t rows, float* x,
+                              const LayerWeights* next, PhaseTimes& times) {
+  PhaseClock clock;
   const MlpWeights& mlp = layer.mlp;
   const std::int64_t width = mlp.gate.rows;
   ops_.rms_norm(x, layer.post_attention_norm.data(), eps_, normed_.data(), rows, hidden_);
@@ -45,6 +57,7 @@ Result<void> FeedForward::run(const LayerWeights& layer, std::int64_t index, std
   if (layer.sparse) {  // the router first: its choice starts the reads of missing experts
     ops_.multiply({{layer.router, input_, router_.data(), expert_count_}});
     COLIBRI_CHECK(route(layer, index, rows));
+    if (next && experts_.wants_predictions()) predict_next(*next, index + 1, rows, x);
   }
   if (width > 0) {
     ops_.multiply({{mlp.gate, input_, gate_.data(), width}, {mlp.up, input_, up_.data(), width}});
@@ -53,9 +66,11 @@ Result<void> FeedForward::run(const LayerWeights& layer, std::int64_t index, std
   }
   if (!layer.sparse) {
     ops_.kernels().add(x, out_.data(), x, rows * hidden_);
+    clock.add_to(times.feed_forward);
     return {};
   }
-  COLIBRI_CHECK(run_experts(rows));
+  clock.add_to(times.feed_forward);
+  COLIBRI_CHECK(run_experts(rows, times, clock));
   ops_.team().parallel_for(rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t r = begin; r < end; ++r) {
       float* sum = normed_.data() + r * hidden_;
@@ -68,6 +83,7 @@ Result<void> FeedForward::run(const LayerWeights& layer, std::int64_t index, std
       ops_.kernels().add(x + r * hidden_, sum, x + r * hidden_, hidden_);
     }
   });
+  clock.add_to(times.expert_matmul);
   return {};
 }
 
@@ -129,7 +145,32 @@ void FeedForward::group_by_expert(std::int64_t rows) {
     }
 }
 
-Result<void> FeedForward::run_experts(std::int64_t rows) {
+// The next layer's router applied to this layer's state: right for about three experts in four, early enough to read.
+void FeedForward::predict_next(const LayerWeights& next, std::int64_t index, std::int64_t rows, const float* x) {
+  float* normed = predicted_.data();
+  float* logits = normed + rows * hidden_;
+  float* packed = predicted_.data() + (predicted_.size() - static_cast<std::size_t>(PackedRows::floats(rows, hidden_)));
+  ops_.rms_norm(x, next.post_attention_norm.data(), eps_, normed, rows, hidden_);
+  ops_.multiply({{next.router, ops_.pack(normed, hidden_, rows, hidden_, packed), logits, expert_count_}});
+  std::vector<std::int32_t> ids, ranked;
+  std::vector<float> weights;
+  std::vector<bool> seen(static_cast<std::size_t>(expert_count_));
+  for (std::int64_t r = 0; r < rows; ++r) {
+    float* scores = logits + r * expert_count_;
+    ops_.kernels().sigmoid(scores, scores, expert_count_);
+    if (!numerics::route_sigmoid({scores, static_cast<std::size_t>(expert_count_)}, next.router_bias.span(), rule_, ranked,
+                                 weights))
+      return;  // the layer itself will report it
+    for (const std::int32_t id : ranked) {
+      if (seen[static_cast<std::size_t>(id)]) continue;
+      seen[static_cast<std::size_t>(id)] = true;
+      ids.push_back(id);
+    }
+  }
+  experts_.predict(index, ids);
+}
+
+Result<void> FeedForward::run_experts(std::int64_t rows, PhaseTimes& times, PhaseClock& clock) {
   std::vector<ExpertSource::Ready> batch;
   const auto release = [&] {
     for (const auto& ready : batch) experts_.release(ready.index);
@@ -137,7 +178,9 @@ Result<void> FeedForward::run_experts(std::int64_t rows) {
   };
   for (;;) {
     // Whatever is there now is computed together; waiting happens only with nothing in hand.
-    auto ready = experts_.next(batch.empty());
+    const bool wait = batch.empty();
+    auto ready = experts_.next(wait);
+    if (wait) clock.add_to(times.expert_wait);
     if (!ready) {
       release();
       return pass(std::move(ready).error());
@@ -149,6 +192,7 @@ Result<void> FeedForward::run_experts(std::int64_t rows) {
     if (batch.empty()) return {};
     compute(batch, rows);
     release();
+    clock.add_to(times.expert_matmul);
   }
 }
 

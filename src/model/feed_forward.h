@@ -4,6 +4,7 @@
 #include "base/result.h"
 #include "format/config.h"
 #include "model/ops.h"
+#include "model/phase_times.h"
 #include "model/weights.h"
 #include "numerics/selection.h"
 
@@ -13,8 +14,11 @@ class FeedForward {
  public:
   FeedForward(Ops& ops, const ModelConfig& config, ExpertSource& experts, std::int64_t max_rows);
 
-  // x: the residual rows [rows, hidden]; the layer's output is added.
-  Result<void> run(const LayerWeights& layer, std::int64_t index, std::int64_t rows, float* x);
+  // x: the residual rows [rows, hidden]; the layer's output is added. next: the layer after this one, whose experts are
+  // predicted when the source reads ahead; null when there is none or it is dense.
+  Result<void> run(const LayerWeights& layer, std::int64_t index, std::int64_t rows, float* x, const LayerWeights* next,
+                   PhaseTimes& times);
+  std::uint64_t scratch_bytes() const;
 
  private:
   // The rows that chose one expert: consecutive slots of the expert buffers.
@@ -24,7 +28,8 @@ class FeedForward {
   };
   Result<void> route(const LayerWeights& layer, std::int64_t index, std::int64_t rows);
   void group_by_expert(std::int64_t rows);
-  Result<void> run_experts(std::int64_t rows);
+  void predict_next(const LayerWeights& next, std::int64_t index, std::int64_t rows, const float* x);
+  Result<void> run_experts(std::int64_t rows, PhaseTimes& times, PhaseClock& clock);
   void compute(std::span<const ExpertSource::Ready> batch, std::int64_t rows);
   void activate(std::int64_t rows, std::int64_t cols);
 
@@ -33,7 +38,7 @@ class FeedForward {
   std::int64_t hidden_, intermediate_, expert_count_, per_token_;
   float eps_;
   numerics::RouterRule rule_;
-  AlignedArray<float> normed_, packed_, gate_, up_, packed_act_, out_, router_;
+  AlignedArray<float> normed_, packed_, gate_, up_, packed_act_, out_, router_, predicted_;
   // One slot per (row, rank): inputs, activations and outputs of the experts.
   AlignedArray<float> gathered_, packed_in_, expert_gate_, expert_up_, packed_expert_act_, expert_out_;
   std::vector<std::int32_t> chosen_;    // [rows][per_token_] expert ids in rank order

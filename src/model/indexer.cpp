@@ -40,6 +40,12 @@ Indexer::Indexer(Ops& ops, const ModelConfig& config, std::int64_t max_rows, std
       dots_(static_cast<std::size_t>(ops.threads() * shape_.heads * kScoreBlock)),
       chosen_(static_cast<std::size_t>(wave_)) {}
 
+std::uint64_t Indexer::scratch_bytes() const {
+  std::uint64_t count = 0;
+  for (const auto* a : {&keys_, &head_weights_, &queries_, &rotated_, &packed_, &scores_, &dots_}) count += a->size();
+  return count * sizeof(float);
+}
+
 void Indexer::add_input_products(const IndexerWeights& w, const PackedRows& input, std::vector<Product>& products) {
   products.push_back({w.wk, input, keys_.data(), shape_.head_dim});
   products.push_back({w.weights_proj, input, head_weights_.data(), shape_.heads});

@@ -17,6 +17,7 @@ class Indexer {
   void add_input_products(const IndexerWeights& w, const PackedRows& input, std::vector<Product>& products);
   // The queries, from the normed q_a output (packed).
   void add_query_product(const IndexerWeights& w, const PackedRows& q_latent, std::vector<Product>& products);
+  std::uint64_t scratch_bytes() const;
   // After those products: writes the rows' keys to their caches, then chooses positions for every row that sees more than
   // top_k of them. Fails when a score is NaN.
   Result<void> select(const IndexerWeights& w, std::int64_t layer, const StepRows& step, Selection& selection);

@@ -49,6 +49,14 @@ MlaAttention::MlaAttention(Ops& ops, const ModelConfig& config, std::int64_t max
   std::fill(ones_.data(), ones_.data() + ones_.size(), 1.0f);
 }
 
+std::uint64_t MlaAttention::scratch_bytes() const {
+  std::uint64_t count = 0;
+  for (const auto* a : {&normed_, &packed_, &q_latent_, &queries_, &kv_, &absorbed_, &latent_context_, &packed_context_,
+                        &context_, &out_, &gathered_, &thread_scratch_, &ones_})
+    count += a->size();
+  return count * sizeof(float) + (indexer_ ? indexer_->scratch_bytes() : 0);
+}
+
 Result<void> MlaAttention::run(const LayerWeights& layer, std::int64_t index, const StepRows& step, Selection& selection,
                                float* x) {
   const MlaWeights& w = layer.attention;

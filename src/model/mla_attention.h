@@ -21,6 +21,8 @@ class MlaAttention {
   // an indexer replaces `selection`, others use it as it stands.
   Result<void> run(const LayerWeights& layer, std::int64_t index, const StepRows& step, Selection& selection, float* x);
 
+  std::uint64_t scratch_bytes() const;
+
  private:
   // Rows that read the same keys: neighbours that see everything share one tile, a row with its own selection stands alone.
   struct Tile {

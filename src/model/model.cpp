@@ -42,6 +42,16 @@ std::vector<bool> Model::indexed_layers() const {
   return indexed;
 }
 
+std::uint64_t Model::scratch_bytes() const {
+  std::uint64_t count = 0;
+  for (const auto* a : {&cosine_, &sine_, &x_, &hidden_, &packed_, &joined_}) count += a->size();
+  return count * sizeof(float) + ops_.scratch_bytes() + attention_.scratch_bytes() + feed_forward_.scratch_bytes();
+}
+
+const LayerWeights* Model::next_sparse(std::size_t layer) const {
+  return layer + 1 < weights_.layers.size() && weights_.layers[layer + 1].sparse ? &weights_.layers[layer + 1] : nullptr;
+}
+
 KvCache Model::make_cache() const { return KvCache(config_, indexed_layers(), limits_.max_context); }
 
 std::span<const float> Model::hidden() const {
@@ -74,26 +84,34 @@ void Model::embed(std::span<const std::int32_t> ids, float* out, std::int64_t st
 
 Result<void> Model::forward(std::span<const std::int32_t> ids, std::span<const Row> rows, const LayerObserver& observe) {
   FlushDenormals flush;
+  PhaseClock clock;
   COLIBRI_CHECK(begin(ids, rows));
   embed(ids, x_.data(), config_.hidden_size);
+  clock.add_to(times_.other);
   for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
     const LayerWeights& layer = weights_.layers[i];
     const auto index = static_cast<std::int64_t>(i);
     if (observe) observe(index, x_.data());
+    clock.restart();
     COLIBRI_CHECK(attention_.run(layer, index, step_, selection_, x_.data()));
-    COLIBRI_CHECK(feed_forward_.run(layer, index, rows_, x_.data()));
+    clock.add_to(times_.attention);
+    COLIBRI_CHECK(feed_forward_.run(layer, index, rows_, x_.data(), next_sparse(i), times_));
   }
+  clock.restart();
   ops_.rms_norm(x_.data(), weights_.final_norm.data(), config_.rms_norm_eps, hidden_.data(), rows_, config_.hidden_size);
+  clock.add_to(times_.head);
   return {};
 }
 
 Result<void> Model::logits(std::int64_t first, std::int64_t count, float* out) {
   FlushDenormals flush;
+  PhaseClock clock;
   const std::int64_t d = config_.hidden_size, vocab = config_.vocab_size;
   ops_.multiply({{weights_.head, ops_.pack(hidden_.data() + first * d, d, count, d, packed_.data()), out, vocab}});
   for (std::int64_t i = 0; i < count * vocab; ++i)
     if (std::isnan(out[i]))
       return fail("logit {} of row {} is not a number; the model's weights are damaged", i % vocab, first + i / vocab);
+  clock.add_to(times_.head);
   return {};
 }
 
@@ -111,8 +129,10 @@ Result<void> Model::mtp_forward(std::span<const std::int32_t> next_ids, std::spa
   }
   ops_.multiply({{mtp.eh_proj, ops_.pack(joined_.data(), 2 * d, rows_, 2 * d, packed_.data()), x_.data(), d}});
   const auto index = static_cast<std::int64_t>(weights_.layers.size());
+  PhaseClock clock;
   COLIBRI_CHECK(attention_.run(mtp.layer, index, step_, selection_, x_.data()));
-  COLIBRI_CHECK(feed_forward_.run(mtp.layer, index, rows_, x_.data()));
+  clock.add_to(times_.attention);
+  COLIBRI_CHECK(feed_forward_.run(mtp.layer, index, rows_, x_.data(), nullptr, times_));
   ops_.rms_norm(x_.data(), mtp.head_norm.data(), config_.rms_norm_eps, hidden_.data(), rows_, d);
   return {};
 }

@@ -36,6 +36,10 @@ class Model {
   KvCache make_cache() const;
   // Per cache layer (the MTP layer last): does it keep indexer keys?
   std::vector<bool> indexed_layers() const;
+  // Memory for activations, all allocated by the constructor (and touched only as steps need it).
+  std::uint64_t scratch_bytes() const;
+  // Summed over every step since construction.
+  const PhaseTimes& times() const { return times_; }
 
   // Called with the residual rows [rows, hidden] before layer i (0 is the embedding).
   using LayerObserver = std::function<void(std::int64_t layer, const float* x)>;
@@ -56,6 +60,7 @@ class Model {
 
  private:
   Result<void> begin(std::span<const std::int32_t> ids, std::span<const Row> rows);
+  const LayerWeights* next_sparse(std::size_t layer) const;
   void embed(std::span<const std::int32_t> ids, float* out, std::int64_t stride) const;
 
   ModelConfig config_;
@@ -68,6 +73,7 @@ class Model {
   Selection selection_;
   StepRows step_;
   std::int64_t rows_ = 0;
+  PhaseTimes times_;
   AlignedArray<float> cosine_, sine_, x_, hidden_, packed_, joined_;
 };
 

@@ -41,6 +41,7 @@ class Ops {
   // out row = RMSNorm of x row, in parallel. Rows are `stride` apart in both.
   void rms_norm(const float* x, const float* weight, float eps, float* out, std::int64_t rows, std::int64_t cols);
 
+  std::uint64_t scratch_bytes() const { return scratch_.size(); }
   KernelScratch scratch(int worker) { return {scratch_.data() + worker * scratch_bytes_, scratch_bytes_}; }
 
  private:

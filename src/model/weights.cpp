@@ -7,9 +7,11 @@ namespace colibri {
 // Collects what to read while the names are walked, then reads everything into one block of memory.
 class WeightLoader {
  public:
-  WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config) : checkpoint_(checkpoint), config_(config) {}
+  WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config, ModelWeights& out)
+      : checkpoint_(checkpoint), config_(config), out_(out) {}
 
-  Result<void> walk(ModelWeights& out) {
+  Result<void> walk() {
+    ModelWeights& out = out_;
     COLIBRI_CHECK(matrix("model.embed_tokens.weight", config_.vocab_size, config_.hidden_size, out.embedding));
     const bool tied = config_.tie_word_embeddings && !checkpoint_.find("lm_head.weight");
     if (!tied) COLIBRI_CHECK(matrix("lm_head.weight", config_.vocab_size, config_.hidden_size, out.head));
@@ -34,41 +36,13 @@ class WeightLoader {
     return {};
   }
 
-  Result<void> read(ModelWeights& out, ThreadTeam& team) {
-    out.memory_ = AlignedBytes(total_);
-    out.dense_bytes = total_;
-    std::mutex mutex;
-    std::optional<Error> error;
-    team.parallel_for(static_cast<std::int64_t>(reads_.size()), 1, [&](std::int64_t begin, std::int64_t end, int) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const Read& read = reads_[static_cast<std::size_t>(i)];
-        auto result = checkpoint_.read_matrix(read.source, out.memory_.data() + read.offset);
-        if (result) {
-          *read.target = *result;
-        } else {
-          const std::lock_guard lock(mutex);
-          if (!error) error = std::move(result).error();
-        }
-      }
-    });
-    if (error) return pass(std::move(*error));
-    if (out.head.rows == 0) out.head = out.embedding;
-    return {};
-  }
-
  private:
-  struct Read {
-    MatrixSource source;
-    Matrix* target;
-    std::uint64_t offset;
-  };
-
   static std::string layer_name(std::size_t index) { return fmt::format("model.layers.{}.", index); }
 
   Result<void> matrix(const std::string& name, std::int64_t rows, std::int64_t cols, Matrix& target) {
     COLIBRI_TRY(source, checkpoint_.find_matrix(name, rows, cols));
-    reads_.push_back({source, &target, total_});
-    total_ += round_up(Checkpoint::matrix_bytes(source), kWeightAlignment);
+    out_.reads_.push_back({source, &target, out_.dense_bytes});
+    out_.dense_bytes += round_up(Checkpoint::matrix_bytes(source), kWeightAlignment);
     return {};
   }
 
@@ -166,17 +140,35 @@ class WeightLoader {
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
-  std::vector<Read> reads_;
-  std::uint64_t total_ = 0;
+  ModelWeights& out_;
 };
 
-Result<ModelWeights> ModelWeights::load(const Checkpoint& checkpoint, const ModelConfig& config, ThreadTeam& team) {
-  ModelWeights weights;
-  WeightLoader loader(checkpoint, config);
-  COLIBRI_CHECK(loader.walk(weights));
-  COLIBRI_CHECK(loader.read(weights, team));
-  for (std::string& notice : checkpoint.notices()) weights.notices.push_back(std::move(notice));
+Result<std::unique_ptr<ModelWeights>> ModelWeights::plan(const Checkpoint& checkpoint, const ModelConfig& config) {
+  std::unique_ptr<ModelWeights> weights(new ModelWeights);
+  COLIBRI_CHECK(WeightLoader(checkpoint, config, *weights).walk());
+  for (std::string& notice : checkpoint.notices()) weights->notices.push_back(std::move(notice));
   return weights;
+}
+
+Result<void> ModelWeights::read(const Checkpoint& checkpoint, ThreadTeam& team) {
+  memory_ = AlignedBytes(dense_bytes);
+  std::mutex mutex;
+  std::optional<Error> error;
+  team.parallel_for(static_cast<std::int64_t>(reads_.size()), 1, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const PlannedRead& read = reads_[static_cast<std::size_t>(i)];
+      auto result = checkpoint.read_matrix(read.source, memory_.data() + read.offset);
+      if (result) {
+        *read.target = *result;
+      } else {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::move(result).error();
+      }
+    }
+  });
+  if (error) return pass(std::move(*error));
+  if (head.rows == 0) head = embedding;
+  return {};
 }
 
 }  // namespace colibri

@@ -1,6 +1,7 @@
 // The dense weights of a model in memory, and where its routed experts lie: the only place that knows tensor names.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -52,6 +53,9 @@ struct MtpWeights {
 };
 
 struct ModelWeights {
+  ModelWeights(const ModelWeights&) = delete;
+  ModelWeights& operator=(const ModelWeights&) = delete;
+
   Matrix embedding;  // [vocab, hidden]
   Matrix head;       // [vocab, hidden]
   AlignedArray<float> final_norm;
@@ -61,11 +65,21 @@ struct ModelWeights {
   std::vector<std::string> notices;                // what a user should know about this model
   std::uint64_t dense_bytes = 0;                   // matrices held in memory
 
-  // Reads all dense weights, in parallel. config must belong to checkpoint.
-  static Result<ModelWeights> load(const Checkpoint& checkpoint, const ModelConfig& config, ThreadTeam& team);
+  // Resolves every tensor by name and shape, reads only the norms and biases: afterwards dense_bytes, experts and notices
+  // are known and the matrices are still empty. config must belong to checkpoint.
+  static Result<std::unique_ptr<ModelWeights>> plan(const Checkpoint& checkpoint, const ModelConfig& config);
+  // Reads the matrices, in parallel.
+  Result<void> read(const Checkpoint& checkpoint, ThreadTeam& team);
 
  private:
+  struct PlannedRead {
+    MatrixSource source;
+    Matrix* target = nullptr;  // inside this object, which therefore never moves
+    std::uint64_t offset = 0;
+  };
+  ModelWeights() = default;
   AlignedBytes memory_;
+  std::vector<PlannedRead> reads_;
   friend class WeightLoader;
 };
 

@@ -1,0 +1,35 @@
+// Where a step's time goes, in the words people of this field use.
+#pragma once
+
+#include <chrono>
+
+namespace colibri {
+
+// Wall seconds, summed over steps. The parts do not overlap and add up to the time spent in the graph.
+struct PhaseTimes {
+  double attention = 0;      // norms, projections, indexer, scores and sums
+  double feed_forward = 0;   // dense layers, router, shared experts
+  double expert_wait = 0;    // waiting for routed experts to arrive
+  double expert_matmul = 0;  // routed experts' arithmetic
+  double head = 0;           // final norm and logits
+  double other = 0;          // embedding, rotary angles
+
+  double total() const { return attention + feed_forward + expert_wait + expert_matmul + head + other; }
+};
+
+// Adds the time since the last call (or construction) to one phase.
+class PhaseClock {
+ public:
+  void add_to(double& phase) {
+    const auto now = Clock::now();
+    phase += std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+  }
+  void restart() { last_ = Clock::now(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point last_ = Clock::now();
+};
+
+}  // namespace colibri
