@@ -26,15 +26,7 @@ struct Avx2 {
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
-  // C2's tree: g with g + 4, then + 2, then + 1, then the even with the odd sum.
-  static float tree(const float* acc) {
-    const __m128 even = _mm_add_ps(_mm_loadu_ps(acc), _mm_loadu_ps(acc + 4));
-    const __m128 odd = _mm_add_ps(_mm_loadu_ps(acc + 8), _mm_loadu_ps(acc + 12));
-    const __m128 two = _mm_add_ps(_mm_movelh_ps(even, odd), _mm_movehl_ps(odd, even));  // even 0 1, odd 0 1
-    const __m128 one = _mm_add_ps(two, _mm_shuffle_ps(two, two, 0xb1));
-    return _mm_cvtss_f32(_mm_add_ss(one, _mm_movehl_ps(one, one)));
-  }
-
+  static float tree(const float* acc) { return tree_of_lanes(acc); }
   static WidenFunction widen(WeightFormat format) { return kWiden[static_cast<int>(format)]; }
 };
 

@@ -171,6 +171,15 @@ inline void widen_int3(const std::byte* source, float* out) {
   }
 }
 
+// C2's tree: g with g + 4, then + 2, then + 1, then the even with the odd sum.
+inline float tree_of_lanes(const float* acc) {
+  const __m128 even = _mm_add_ps(_mm_loadu_ps(acc), _mm_loadu_ps(acc + 4));
+  const __m128 odd = _mm_add_ps(_mm_loadu_ps(acc + 8), _mm_loadu_ps(acc + 12));
+  const __m128 two = _mm_add_ps(_mm_movelh_ps(even, odd), _mm_movehl_ps(odd, even));  // even 0 1, odd 0 1
+  const __m128 one = _mm_add_ps(two, _mm_shuffle_ps(two, two, 0xb1));
+  return _mm_cvtss_f32(_mm_add_ss(one, _mm_movehl_ps(one, one)));
+}
+
 // In the order of WeightFormat.
 constexpr WidenFunction kWiden[kWeightFormatCount] = {widen_f32,  widen_bf16, widen_f16,  widen_int8, widen_int4,
                                                       widen_int4, widen_int2, widen_int3, widen_e4m3};

@@ -42,6 +42,7 @@ std::vector<const Kernels*> usable_tables() {
   std::vector<const Kernels*> tables;
 #if defined(__x86_64__)
   const X86Features f = x86_features();
+  if (f.avx512) tables.push_back(&cpu::kAvx512Kernels);
   if (f.avx2) tables.push_back(&cpu::kAvx2Kernels);
 #elif defined(__aarch64__)
   tables.push_back(&cpu::kNeonKernels);
