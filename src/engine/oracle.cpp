@@ -77,14 +77,14 @@ class Checker {
       const auto keep = [&](std::size_t layer, const float* x) {
         if (want_hidden) std::copy(x, x + rows * d, pass.hidden.begin() + static_cast<std::ptrdiff_t>((layer * s + first) * d));
       };
-      COLIBRI_CHECK(model.forward(ids.subspan(first, rows), at,
+      COLIBRI_CHECK(model.forward(StepPhase::kPrefill, ids.subspan(first, rows), at,
                                   [&](std::int64_t layer, const float* x) { keep(static_cast<std::size_t>(layer), x); }));
       keep(layers, model.hidden().data());
       COLIBRI_CHECK(model.logits(0, static_cast<std::int64_t>(rows), pass.logits.data() + first * v));
       const std::size_t pairs = std::min(rows, s - 1 - first);  // the last token has no successor
       if (want_mtp && pairs > 0) {
         const std::vector<float> states(model.hidden().begin(), model.hidden().begin() + static_cast<std::ptrdiff_t>(pairs * d));
-        COLIBRI_CHECK(model.mtp_forward(ids.subspan(first + 1, pairs), states, std::span(at).first(pairs)));
+        COLIBRI_CHECK(model.mtp_forward(StepPhase::kPrefill, ids.subspan(first + 1, pairs), states, std::span(at).first(pairs)));
         COLIBRI_CHECK(model.logits(0, static_cast<std::int64_t>(pairs), pass.mtp.data() + first * v));
       }
       first += rows;

@@ -8,7 +8,7 @@ namespace colibri {
 Session::Session(Engine& engine)
     : engine_(engine), cache_(engine.model().make_cache()), logits_(static_cast<std::size_t>(engine.config().vocab_size)) {}
 
-Result<void> Session::prefill(std::span<const std::int32_t> ids, const KeepGoing& keep_going) {
+Result<void> Session::run(StepPhase phase, std::span<const std::int32_t> ids, const KeepGoing& keep_going) {
   const auto count = static_cast<std::int64_t>(ids.size());
   if (count > room())
     return fail("{} tokens do not fit: {} of the context's {} positions are taken; use a larger --ctx or a shorter text", count,
@@ -20,7 +20,7 @@ Result<void> Session::prefill(std::span<const std::int32_t> ids, const KeepGoing
     rows_.clear();
     for (std::int64_t r = 0; r < rows; ++r) rows_.push_back({&cache_, position() + r});
     has_logits_ = false;
-    COLIBRI_CHECK(model.forward(chunk, rows_));
+    COLIBRI_CHECK(model.forward(phase, chunk, rows_));
     tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
     done += rows;
     if (done == count) {

@@ -18,9 +18,11 @@ class Session {
   using KeepGoing = std::function<bool(std::int64_t done)>;
   // Appends ids, chunk by chunk, and computes the logits after the last of them. Fails when they do not fit the context:
   // then nothing was changed. An error later on leaves the session at the last whole chunk.
-  Result<void> prefill(std::span<const std::int32_t> ids, const KeepGoing& keep_going = {});
+  Result<void> prefill(std::span<const std::int32_t> ids, const KeepGoing& keep_going = {}) {
+    return run(StepPhase::kPrefill, ids, keep_going);
+  }
   // One decode step.
-  Result<void> append(std::int32_t id) { return prefill({&id, 1}); }
+  Result<void> append(std::int32_t id) { return run(StepPhase::kDecode, {&id, 1}, {}); }
 
   // After the last token; empty before the first and after truncate().
   std::span<const float> logits() const { return has_logits_ ? logits_.span() : std::span<const float>(); }
@@ -37,6 +39,8 @@ class Session {
   KvCache& cache() { return cache_; }
 
  private:
+  Result<void> run(StepPhase phase, std::span<const std::int32_t> ids, const KeepGoing& keep_going);
+
   Engine& engine_;
   KvCache cache_;
   std::vector<std::int32_t> tokens_;

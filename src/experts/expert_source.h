@@ -22,13 +22,21 @@ struct ExpertRecord {
   MatrixSource gate, up, down;
 };
 
+// A cache treats a prompt, read once, differently from the text that is being written.
+enum class StepPhase : std::uint8_t { kPrefill, kDecode };
+
 class ExpertSource {
  public:
   virtual ~ExpertSource() = default;
 
-  // Announces the distinct experts that a step needs of one sparse layer (layer: index among all layers). The
-  // previous request must have been handed out and released.
-  virtual Result<void> request(std::int64_t layer, std::span<const std::int32_t> ids) = 0;
+  // Around every pass of rows through the layers.
+  virtual void begin_step(StepPhase /*phase*/, std::int64_t /*rows*/) {}
+  virtual void end_step() {}
+
+  // Announces the distinct experts that a step needs of one sparse layer (layer: index among all layers), in order of
+  // their first appearance over rows and router ranks; rows[i] rows chose ids[i]. The previous request must have been
+  // handed out and released.
+  virtual Result<void> request(std::int64_t layer, std::span<const std::int32_t> ids, std::span<const std::int32_t> rows) = 0;
 
   struct Ready {
     std::size_t index = 0;  // into the ids of the request
@@ -41,7 +49,8 @@ class ExpertSource {
   // The graph is done with it; its memory may be used for another.
   virtual void release(std::size_t index) = 0;
 
-  // Does the source read ahead? Then the graph tells it which experts a later layer will probably need.
+  // Does the source read ahead? Then, after a layer's request, the graph tells it which experts the next layer will
+  // probably need, the most likely first.
   virtual bool wants_predictions() const { return false; }
   virtual void predict(std::int64_t /*layer*/, std::span<const std::int32_t> /*ids*/) {}
 };

@@ -47,7 +47,7 @@ Result<ResidentExperts> ResidentExperts::load(const Checkpoint& checkpoint, cons
   return result;
 }
 
-Result<void> ResidentExperts::request(std::int64_t layer, std::span<const std::int32_t> ids) {
+Result<void> ResidentExperts::request(std::int64_t layer, std::span<const std::int32_t> ids, std::span<const std::int32_t>) {
   assert(handed_out_ == ids_.size());
   layer_ = layer;
   ids_.assign(ids.begin(), ids.end());

@@ -15,7 +15,7 @@ class ResidentExperts final : public ExpertSource {
   static Result<ResidentExperts> load(const Checkpoint& checkpoint, const std::vector<std::vector<ExpertRecord>>& records,
                                       ThreadTeam& team);
 
-  Result<void> request(std::int64_t layer, std::span<const std::int32_t> ids) override;
+  Result<void> request(std::int64_t layer, std::span<const std::int32_t> ids, std::span<const std::int32_t> rows) override;
   Result<std::optional<Ready>> next(bool wait) override;
   void release(std::size_t) override {}
 

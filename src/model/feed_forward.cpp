@@ -112,8 +112,12 @@ Result<void> FeedForward::route(const LayerWeights& layer, std::int64_t index, s
   }
   group_by_expert(rows);
   ids_.clear();
-  for (const Group& g : groups_) ids_.push_back(g.expert);
-  return experts_.request(index, ids_);
+  id_rows_.clear();
+  for (const Group& g : groups_) {
+    ids_.push_back(g.expert);
+    id_rows_.push_back(static_cast<std::int32_t>(g.slots));
+  }
+  return experts_.request(index, ids_, id_rows_);
 }
 
 // Each distinct expert once, in the order of first appearance, with the rows that chose it side by side.

@@ -46,7 +46,7 @@ class FeedForward {
   std::vector<std::int64_t> slot_of_;   // [rows][per_token_]
   std::vector<std::int64_t> slot_row_;  // [slots]
   std::vector<Group> groups_;
-  std::vector<std::int32_t> ids_;
+  std::vector<std::int32_t> ids_, id_rows_;
   PackedRows input_;
 };
 

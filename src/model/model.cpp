@@ -24,6 +24,7 @@ Model::Model(const ModelConfig& config, const ModelWeights& weights, ExpertSourc
       limits_(limits),
       ops_(kernels, team, widest_input(config)),
       attention_(ops_, config, limits.max_rows, limits.max_context),
+      experts_(experts),
       feed_forward_(ops_, config, experts, limits.max_rows),
       rotary_(config.rope_theta, config.mla.qk_rope_head_dim),
       cosine_(floats(limits.max_rows * config.mla.qk_rope_head_dim / 2)),
@@ -82,11 +83,13 @@ void Model::embed(std::span<const std::int32_t> ids, float* out, std::int64_t st
     dequantize_row(weights_.embedding, ids[r], out + static_cast<std::int64_t>(r) * stride);
 }
 
-Result<void> Model::forward(std::span<const std::int32_t> ids, std::span<const Row> rows, const LayerObserver& observe) {
+Result<void> Model::forward(StepPhase phase, std::span<const std::int32_t> ids, std::span<const Row> rows,
+                            const LayerObserver& observe) {
   FlushDenormals flush;
   PhaseClock clock;
   COLIBRI_CHECK(begin(ids, rows));
   embed(ids, x_.data(), config_.hidden_size);
+  experts_.begin_step(phase, rows_);
   clock.add_to(times_.other);
   for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
     const LayerWeights& layer = weights_.layers[i];
@@ -99,6 +102,7 @@ Result<void> Model::forward(std::span<const std::int32_t> ids, std::span<const R
   }
   clock.restart();
   ops_.rms_norm(x_.data(), weights_.final_norm.data(), config_.rms_norm_eps, hidden_.data(), rows_, config_.hidden_size);
+  experts_.end_step();
   clock.add_to(times_.head);
   return {};
 }
@@ -115,7 +119,7 @@ Result<void> Model::logits(std::int64_t first, std::int64_t count, float* out) {
   return {};
 }
 
-Result<void> Model::mtp_forward(std::span<const std::int32_t> next_ids, std::span<const float> hidden,
+Result<void> Model::mtp_forward(StepPhase phase, std::span<const std::int32_t> next_ids, std::span<const float> hidden,
                                 std::span<const Row> rows) {
   FlushDenormals flush;
   COLIBRI_CHECK(begin(next_ids, rows));
@@ -129,10 +133,12 @@ Result<void> Model::mtp_forward(std::span<const std::int32_t> next_ids, std::spa
   }
   ops_.multiply({{mtp.eh_proj, ops_.pack(joined_.data(), 2 * d, rows_, 2 * d, packed_.data()), x_.data(), d}});
   const auto index = static_cast<std::int64_t>(weights_.layers.size());
+  experts_.begin_step(phase, rows_);
   PhaseClock clock;
   COLIBRI_CHECK(attention_.run(mtp.layer, index, step_, selection_, x_.data()));
   clock.add_to(times_.attention);
   COLIBRI_CHECK(feed_forward_.run(mtp.layer, index, rows_, x_.data(), nullptr, times_));
+  experts_.end_step();
   ops_.rms_norm(x_.data(), mtp.head_norm.data(), config_.rms_norm_eps, hidden_.data(), rows_, d);
   return {};
 }

@@ -47,7 +47,8 @@ class Model {
   // Runs one token per row through all layers; 1 to max_rows rows. Afterwards hidden() holds their states. Positions must be
   // below max_context, and each sequence's earlier positions must have been written. Errors leave the rows' cache entries
   // unspecified and everything before them intact.
-  Result<void> forward(std::span<const std::int32_t> ids, std::span<const Row> rows, const LayerObserver& observe = {});
+  Result<void> forward(StepPhase phase, std::span<const std::int32_t> ids, std::span<const Row> rows,
+                       const LayerObserver& observe = {});
   // After the final norm: [rows, hidden] of the last forward.
   std::span<const float> hidden() const;
 
@@ -56,7 +57,8 @@ class Model {
 
   // The MTP layer: row t combines hidden state hidden[t] (after the final norm, [rows, hidden]) of position t with the
   // embedding of the token at t + 1, and its logits then predict t + 2. Replaces hidden(); needs has_mtp().
-  Result<void> mtp_forward(std::span<const std::int32_t> next_ids, std::span<const float> hidden, std::span<const Row> rows);
+  Result<void> mtp_forward(StepPhase phase, std::span<const std::int32_t> next_ids, std::span<const float> hidden,
+                           std::span<const Row> rows);
 
  private:
   Result<void> begin(std::span<const std::int32_t> ids, std::span<const Row> rows);
@@ -68,6 +70,7 @@ class Model {
   ModelLimits limits_;
   Ops ops_;
   MlaAttention attention_;
+  ExpertSource& experts_;
   FeedForward feed_forward_;
   numerics::RotaryTable rotary_;
   Selection selection_;

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "experts/expert_source.h"
 #include "model/kv_cache.h"
 
 namespace colibri {
