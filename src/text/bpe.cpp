@@ -1,6 +1,7 @@
 #include "text/bpe.h"
 
 #include <algorithm>
+#include <functional>
 #include <queue>
 
 namespace colibri {
@@ -8,6 +9,8 @@ namespace {
 
 // Up to this length a scan for the best pair is quicker than a heap.
 constexpr std::size_t kShortPiece = 32;
+// Positions in a piece are 32 bits wide; one longer than this is cut.
+constexpr std::size_t kMaxPiece = std::size_t{1} << 30;
 constexpr std::int32_t kNoMerge = INT32_MAX;
 
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
@@ -41,11 +44,8 @@ const Bpe::Entry* Bpe::find(std::int32_t left, std::int32_t right) const {
 }
 
 void Bpe::encode(std::string_view piece, std::vector<std::int32_t>& out) const {
-  if (piece.size() <= kShortPiece) {
-    encode_short(piece, out);
-  } else {
-    encode_long(piece, out);
-  }
+  if (piece.size() <= kShortPiece) return encode_short(piece, out);
+  for (std::size_t at = 0; at < piece.size(); at += kMaxPiece) encode_long(piece.substr(at, kMaxPiece), out);
 }
 
 void Bpe::encode_short(std::string_view piece, std::vector<std::int32_t>& out) const {
@@ -81,50 +81,47 @@ void Bpe::encode_short(std::string_view piece, std::vector<std::int32_t>& out) c
 }
 
 void Bpe::encode_long(std::string_view piece, std::vector<std::int32_t>& out) const {
-  // Parts form a doubly linked list in an array. The heap holds every merge seen; one whose parts have changed since is
-  // recognised by their ids and dropped. Each merge removes a part and adds at most two heap entries.
-  constexpr std::size_t kNone = SIZE_MAX;
+  // Parts form a doubly linked list in an array. The heap holds every merge seen, as rank << 32 | index of the left part; one
+  // whose parts have changed since is recognised by its rank and dropped. Each merge removes a part and adds at most two
+  // heap entries.
+  constexpr std::uint32_t kNone = UINT32_MAX;
   struct Part {
     std::int32_t id;  // -1: joined to its left neighbour
-    std::size_t prev, next;
+    std::uint32_t prev, next;
   };
-  struct Candidate {
-    std::int32_t rank, left, right, result;
-    std::size_t at;
-    bool operator<(const Candidate& other) const { return rank != other.rank ? rank > other.rank : at > other.at; }
-  };
-  const std::size_t count = piece.size();
+  const auto count = static_cast<std::uint32_t>(piece.size());
   std::vector<Part> parts(count);
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::uint32_t i = 0; i < count; ++i) {
     parts[i] = {byte_ids_[static_cast<unsigned char>(piece[i])], i == 0 ? kNone : i - 1, i + 1 == count ? kNone : i + 1};
   }
-  std::vector<Candidate> candidates;
-  const auto candidate = [&](std::size_t at) -> const Entry* {
-    const std::size_t next = parts[at].next;
-    return next == kNone ? nullptr : find(parts[at].id, parts[next].id);
+  const auto merge_at = [&](std::uint32_t i) -> const Entry* {
+    const Part& part = parts[i];
+    return part.id < 0 || part.next == kNone ? nullptr : find(part.id, parts[part.next].id);
   };
-  const auto make = [&](std::size_t at, const Entry& entry) {
-    return Candidate{entry.rank, parts[at].id, parts[parts[at].next].id, entry.result, at};
-  };
-  for (std::size_t i = 0; i + 1 < count; ++i) {
-    if (const Entry* entry = candidate(i)) candidates.push_back(make(i, *entry));
+  const auto key = [](std::int32_t rank, std::uint32_t i) { return static_cast<std::uint64_t>(rank) << 32 | i; };
+
+  std::vector<std::uint64_t> keys;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (const Entry* entry = merge_at(i)) keys.push_back(key(entry->rank, i));
   }
-  std::priority_queue<Candidate> heap(std::less<Candidate>{}, std::move(candidates));
+  std::priority_queue<std::uint64_t, std::vector<std::uint64_t>, std::greater<>> heap(std::greater<>{}, std::move(keys));
   while (!heap.empty()) {
-    const Candidate top = heap.top();
+    const auto rank = static_cast<std::int32_t>(heap.top() >> 32);
+    const auto at = static_cast<std::uint32_t>(heap.top());
     heap.pop();
-    Part& left = parts[top.at];
-    if (left.id != top.left || left.next == kNone || parts[left.next].id != top.right) continue;
-    parts[left.next].id = -1;
-    left.id = top.result;
-    left.next = parts[left.next].next;
-    if (left.next != kNone) parts[left.next].prev = top.at;
-    if (const Entry* entry = candidate(top.at)) heap.push(make(top.at, *entry));
-    if (left.prev != kNone) {
-      if (const Entry* entry = candidate(left.prev)) heap.push(make(left.prev, *entry));
-    }
+    const Entry* const merge = merge_at(at);
+    if (merge == nullptr || merge->rank != rank) continue;
+    Part& left = parts[at];
+    Part& right = parts[left.next];
+    left.id = merge->result;
+    left.next = right.next;
+    right.id = -1;
+    if (left.next != kNone) parts[left.next].prev = at;
+    if (const Entry* entry = merge_at(at)) heap.push(key(entry->rank, at));
+    if (left.prev == kNone) continue;
+    if (const Entry* entry = merge_at(left.prev)) heap.push(key(entry->rank, left.prev));
   }
-  for (std::size_t i = 0; i != kNone; i = parts[i].next) out.push_back(parts[i].id);
+  for (std::uint32_t i = 0; i != kNone; i = parts[i].next) out.push_back(parts[i].id);
 }
 
 }  // namespace colibri

@@ -2,21 +2,22 @@
 
 namespace colibri {
 
+std::string JsonValue::prefix() const { return place_.ends_with(":") ? place_ + " " : place_ + ": "; }
+
 tl::unexpected<Error> JsonValue::wrong_type(std::string_view expected) const {
-  return fail("{}: expected {}, found {}", place_, expected, value_->type_name());
+  return fail("{}expected {}, found {}", prefix(), expected, value_->type_name());
 }
 
 Result<std::optional<JsonValue>> JsonValue::find(std::string_view key) const {
   if (!value_->is_object()) return wrong_type("an object");
   const auto it = value_->find(std::string(key));
   if (it == value_->end() || it->is_null()) return std::optional<JsonValue>();
-  const bool top = place_.ends_with(":");
-  return std::optional<JsonValue>(JsonValue(*it, fmt::format("{}{}{}", place_, top ? " " : ".", key)));
+  return std::optional<JsonValue>(JsonValue(*it, place_.ends_with(":") ? prefix() + std::string(key) : fmt::format("{}.{}", place_, key)));
 }
 
 Result<JsonValue> JsonValue::get(std::string_view key) const {
   COLIBRI_TRY(found, find(key));
-  if (!found) return fail("{}{}the key \"{}\" is missing", place_, place_.ends_with(":") ? " " : ": ", key);
+  if (!found) return fail("{}the key \"{}\" is missing", prefix(), key);
   return std::move(*found);
 }
 
@@ -36,7 +37,7 @@ Result<std::int64_t> JsonValue::integer(std::int64_t low, std::int64_t high) con
   if (!value_->is_number_integer()) return wrong_type("a whole number");
   const bool huge = value_->is_number_unsigned() && value_->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX);
   if (huge || value_->get<std::int64_t>() < low || value_->get<std::int64_t>() > high) {
-    return fail("{}: expected a number from {} to {}, found {}", place_, low, high, value_->dump());
+    return fail("{}expected a number from {} to {}, found {}", prefix(), low, high, value_->dump());
   }
   return value_->get<std::int64_t>();
 }

@@ -11,7 +11,7 @@
 
 namespace colibri {
 
-// A value and its place, such as "tokenizer.json: model.merges[17]".
+// A value and its place, such as "tokenizer.json: model.merges[17]"; the document itself is "tokenizer.json:".
 class JsonValue {
  public:
   JsonValue(const nlohmann::json& value, std::string place) : value_(&value), place_(std::move(place)) {}
@@ -34,6 +34,7 @@ class JsonValue {
   Result<bool> boolean_or(std::string_view key, bool otherwise) const;
 
  private:
+  std::string prefix() const;  // of an error
   tl::unexpected<Error> wrong_type(std::string_view expected) const;
   const nlohmann::json* value_;
   std::string place_;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <new>
 
+#include "text/pattern_syntax.h"
 #include "text/utf8.h"
 
 namespace colibri {
@@ -45,7 +46,8 @@ Pattern::Pattern(Pattern&&) noexcept = default;
 Pattern& Pattern::operator=(Pattern&&) noexcept = default;
 Pattern::~Pattern() = default;
 
-Result<Pattern> Pattern::compile(std::string_view pattern) {
+Result<Pattern> Pattern::compile(std::string_view oniguruma) {
+  COLIBRI_TRY(pattern, to_pcre2_syntax(oniguruma));
   const CompileContextPtr context(must(pcre2_compile_context_create(nullptr)));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
@@ -55,7 +57,7 @@ Result<Pattern> Pattern::compile(std::string_view pattern) {
   if (code == nullptr) {
     std::array<PCRE2_UCHAR, 256> message{};
     pcre2_get_error_message(error, message.data(), message.size());
-    return fail("{} at byte {}", reinterpret_cast<const char*>(message.data()), offset);
+    return fail("{} at byte {} of {}", reinterpret_cast<const char*>(message.data()), offset, pattern);
   }
   // Without a just-in-time compiler for this CPU the interpreter gives the same matches, slower.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);

@@ -27,14 +27,18 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // honour_special: added tokens written in the text become their ids (templates, --raw); otherwise their
-  // characters are ordinary text. Invalid UTF-8 is accepted: its bytes are encoded as bytes.
+  // honour_special: added tokens written in the text become their ids (templates, --raw); otherwise their characters are
+  // ordinary text, and no ordinary text ever becomes a special token.
+  // Invalid UTF-8 is accepted: a run of bytes that belong to no character is a piece of its own, neither normalised nor
+  // split by patterns, and the text on both sides of it is cut as if it ended and began there.
+  // Time grows as n log n, memory as n. Calls may run at the same time in several threads.
   std::vector<std::int32_t> encode(std::string_view text, bool honour_special) const;
   // The bytes of one token; for a special token its text. Unknown id: empty.
   std::string_view token_bytes(std::int32_t id) const;
   bool is_special(std::int32_t id) const;
   std::optional<std::int32_t> token_id(std::string_view text) const;  // exact token or added token
   std::int64_t vocab_size() const;                                    // largest id + 1
+  // The bytes of the tokens, joined. Ids may begin or end inside a character: for text that is always whole use Utf8Stream.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special) const;
 
  private:

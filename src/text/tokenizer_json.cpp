@@ -33,6 +33,9 @@ class Reader {
   // Ids by the text of the file (byte-level tokens in their alphabet); the keys lie in the JSON document.
   using Vocab = std::unordered_map<std::string_view, std::int32_t>;
 
+  // A number as it is, of other values only the type.
+  static std::string brief(const nlohmann::json& value) { return value.is_number() ? value.dump() : value.type_name(); }
+
   static Result<std::string> type_of(const JsonValue& value) {
     COLIBRI_TRY(type, value.get("type"));
     return type.string();
@@ -71,9 +74,14 @@ class Reader {
     vocab.reserve(node.raw().size());
     std::int64_t largest = -1;
     for (auto it = node.raw().begin(); it != node.raw().end(); ++it) {
-      COLIBRI_TRY(id, JsonValue(it.value(), fmt::format("{}[\"{}\"]", node.place(), it.key())).integer(0, kMaxId));
-      largest = std::max(largest, id);
-      vocab.emplace(it.key(), static_cast<std::int32_t>(id));
+      if (it.key().empty()) return fail("{}: a token without text", node.place());
+      const bool good = it.value().is_number_unsigned() && it.value().get<std::uint64_t>() <= static_cast<std::uint64_t>(kMaxId);
+      if (!good) {
+        return fail("{}[\"{}\"]: expected an id from 0 to {}, found {}", node.place(), it.key(), kMaxId, brief(it.value()));
+      }
+      const auto id = it.value().get<std::int32_t>();
+      largest = std::max<std::int64_t>(largest, id);
+      vocab.emplace(it.key(), id);
     }
     state_.tokens.resize(static_cast<std::size_t>(largest + 1));
     for (const auto& [text, id] : vocab) {

@@ -1,27 +1,16 @@
 // The demo model's tokenizer and template against the ids that trained it.
 #include <gtest/gtest.h>
 
-#include <fstream>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "text/chat_template.h"
-#include "text/tokenizer.h"
+#include "text_test_util.h"
 
 namespace colibri {
 namespace {
 
-const std::string kDemo = COLIBRI_SOURCE_DIR "/models/demo/";
-
-Tokenizer demo_tokenizer() {
-  auto tokenizer = Tokenizer::load(kDemo + "tokenizer.json");
-  if (!tokenizer) throw std::runtime_error(tokenizer.error().message);
-  return std::move(*tokenizer);
-}
-
-nlohmann::json read_json(const std::string& path) {
-  std::ifstream file(path);
-  return nlohmann::json::parse(file);
-}
+using namespace text_test;
 
 TEST(DemoTokenizer, EqualsItsCases) {
   const Tokenizer tokenizer = demo_tokenizer();
@@ -44,6 +33,33 @@ TEST(DemoTokenizer, EqualsTheIdsOfTheExpectedRuns) {
     const auto prompt = c.at("prompt").get<std::string>();
     EXPECT_EQ(tokenizer.encode(prompt, true), c.at("prompt_ids").get<std::vector<std::int32_t>>()) << prompt;
     EXPECT_EQ(tokenizer.decode(c.at("greedy_ids").get<std::vector<std::int32_t>>(), false), c.at("text").get<std::string>());
+  }
+}
+
+// Texts that no normaliser changes: what is encoded comes back.
+TEST(DemoTokenizer, GivesBackWhatItGot) {
+  const Tokenizer tokenizer = demo_tokenizer();
+  Random random(11);
+  for (int round = 0; round < 3000; ++round) {
+    const std::string text = random_text(random, below(random, 60));
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, false), false), text);
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, true), false), text);
+    std::string mixed = text;
+    for (int i = 0; i < 3; ++i) mixed.insert(below(random, mixed.size() + 1), random_bytes(random, below(random, 4)));
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(mixed, false), true), mixed);
+  }
+}
+
+// Long texts of the kinds that make naive encoders quadratic. The suite's time limit is the check.
+TEST(DemoTokenizer, LongTextsTakeLinearTime) {
+  const Tokenizer tokenizer = demo_tokenizer();
+  constexpr std::size_t kSize = std::size_t{4} << 20;
+  std::string spaces(kSize, ' '), letters(kSize, 'a'), broken, word;
+  spaces += 'x';
+  while (broken.size() < kSize) broken += "a\xFF";
+  while (word.size() < kSize) word += "once";
+  for (const std::string* text : {&spaces, &letters, &broken, &word}) {
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(*text, true), false), *text);
   }
 }
 
