@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cstring>
 #include <limits>
 
@@ -117,6 +118,7 @@ void decode_row(const Matrix& m, std::int64_t o, float* w, float* scale) {
   const std::byte* row = m.row(o);
   const float* scales = m.scales ? m.row_scales(o) : nullptr;
   const std::int64_t span = scale_span(m), blocks = ceil_div(m.cols, 32);
+  assert(span == 0 || scales != nullptr);
   for (std::int64_t k = 0; k < m.cols; ++k) w[k] = stored_value(m, row, k);
   std::fill(w + m.cols, w + 32 * blocks, 0.0f);
   const bool whole_blocks = span == 0 || span % 32 == 0 || span >= m.cols;
@@ -129,6 +131,7 @@ void dequantize_row(const Matrix& m, std::int64_t o, float* out) {
   const std::byte* row = m.row(o);
   const float* scales = m.scales ? m.row_scales(o) : nullptr;
   const std::int64_t span = scale_span(m);
+  assert(span == 0 || scales != nullptr);
   for (std::int64_t k = 0; k < m.cols; ++k) {
     const float q = stored_value(m, row, k);
     out[k] = span ? q * scales[k / span] : q;
