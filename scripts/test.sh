@@ -12,7 +12,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 asan_skip=''
-tsan_programs='base_test'
+tsan_programs='base_test experts_io_test'
 arm64_programs='base_test numerics_test'
 
 jobs=${JOBS:-$(nproc 2>/dev/null || sysctl -n hw.ncpu)}
