@@ -17,7 +17,7 @@ die() { say "$*"; exit 1; }
 
 # --- Debian ------------------------------------------------------------------------------------------------------
 deb_build="g++ cmake ninja-build pkg-config nlohmann-json3-dev libcli11-dev libfmt-dev libexpected-dev libpcre2-dev
-  libutf8proc-dev libedit-dev libxxhash-dev"
+  libutf8proc-dev libedit-dev libxxhash-dev liburing-dev"
 deb_test="libgtest-dev googletest clang-19 libclang-rt-19-dev llvm-19 g++-aarch64-linux-gnu qemu-user"
 deb_lint="clang-format-19 clang-tidy-19"
 deb_bench="libbenchmark-dev"

@@ -143,7 +143,12 @@ std::vector<std::int32_t> ChatTemplate::render(const Tokenizer& tokenizer, const
       case Role::kAssistant:
         put(assistant_open_);
         put_turn(reasoning_, message.reasoning);
-        text += message.content;
+        if (message.content_ids.empty()) {
+          text += message.content;
+        } else {
+          flush();
+          ids.insert(ids.end(), message.content_ids.begin(), message.content_ids.end());
+        }
         put(assistant_close_);
         break;
       case Role::kTool:

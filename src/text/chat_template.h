@@ -18,6 +18,9 @@ struct ChatMessage {
   Role role = Role::kUser;
   std::string content;
   std::string reasoning;  // an assistant's thinking, where it is kept in the history
+  // The ids that the model gave for content, where they are known. They stand for it: encoding the text again may cut it
+  // otherwise, and then what a cache holds of the conversation would not fit.
+  std::vector<std::int32_t> content_ids{};
 };
 
 // How long to think, in families that can be told. Only with thinking.

@@ -1,0 +1,42 @@
+#include "loaded_model.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "report.h"
+
+namespace colibri {
+namespace {
+
+std::vector<std::int32_t> stop_ids(const ModelConfig& config, const std::optional<ChatTemplate>& chat) {
+  std::vector<std::int32_t> ids = config.eos_ids;
+  if (chat) ids.insert(ids.end(), chat->stop_ids().begin(), chat->stop_ids().end());
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+}  // namespace
+
+Result<LoadedModel> LoadedModel::open(const EngineOptions& options) {
+  // The tokenizer first: it is small, and a mistake there should not cost a long load.
+  COLIBRI_TRY(tokenizer, Tokenizer::load(options.model / "tokenizer.json"));
+  COLIBRI_TRY(engine, Engine::open(options));
+  const ModelConfig& config = engine->config();
+  if (tokenizer.vocab_size() > config.vocab_size)
+    return fail("{}: the tokenizer has ids up to {}, the model only {} (config.json, vocab_size)",
+                (options.model / "tokenizer.json").string(), tokenizer.vocab_size() - 1, config.vocab_size);
+  std::optional<ChatTemplate> chat;
+  if (auto found = ChatTemplate::for_model(config.model_type, tokenizer)) chat = std::move(*found);
+  std::vector<std::int32_t> stops = stop_ids(config, chat);
+  return LoadedModel{std::move(engine), std::move(tokenizer), std::move(chat), std::move(stops)};
+}
+
+void print_notices(const Engine& engine) {
+  const std::vector<std::string> about_files = engine.checkpoint().notices();
+  for (const std::string& notice : engine.weights().notices)
+    if (std::find(about_files.begin(), about_files.end(), notice) == about_files.end())
+      fmt::print(stderr, "coli: note: {}\n", one_line(notice));
+}
+
+}  // namespace colibri

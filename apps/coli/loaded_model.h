@@ -1,0 +1,28 @@
+// Everything a command needs to turn text into text.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/engine.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace colibri {
+
+struct LoadedModel {
+  std::unique_ptr<Engine> engine;
+  Tokenizer tokenizer;
+  std::optional<ChatTemplate> chat;  // none when the family has no built-in template
+  std::vector<std::int32_t> stops;   // the model's eos ids and the template's
+
+  static Result<LoadedModel> open(const EngineOptions& options);
+};
+
+// What a user should know about the model, on stderr. How single tensors were read is left to `coli info`.
+void print_notices(const Engine& engine);
+
+}  // namespace colibri

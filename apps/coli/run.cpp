@@ -1,0 +1,161 @@
+// coli run: continues one prompt, streaming the text.
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "checking.h"
+#include "command.h"
+#include "engine/generate.h"
+#include "interrupt.h"
+#include "loaded_model.h"
+#include "options.h"
+#include "report.h"
+#include "text/tokenizer.h"
+
+namespace colibri {
+namespace {
+
+struct RunFlags {
+  EngineFlags engine;
+  SamplingFlags sampling;
+  std::string prompt, prompt_file;
+  bool has_prompt = false;
+  bool raw = false, chat = false, think = false, json = false;
+  std::int64_t max_tokens = 256;
+};
+
+// The whole of a file or of stdin. One line end at the end is not part of the prompt: editors and echo add it.
+Result<std::string> read_prompt(const std::string& path) {
+  const bool is_stdin = path == "-";
+  std::FILE* file = is_stdin ? stdin : std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return fail("prompt file {}: {}", path, std::strerror(errno));
+  std::string text;
+  char buffer[1 << 14];
+  for (std::size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;) text.append(buffer, n);
+  const int error = std::ferror(file) ? errno : 0;
+  if (!is_stdin) std::fclose(file);
+  if (error != 0) return fail("prompt file {}: {}", path, std::strerror(error));
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+Result<std::vector<std::int32_t>> prompt_ids(const RunFlags& flags, const LoadedModel& model, const std::string& prompt) {
+  if (flags.raw) {
+    auto ids = model.tokenizer.encode(prompt, true);
+    if (ids.empty()) return fail("the prompt is empty; with --raw it needs at least one token");
+    return ids;
+  }
+  if (flags.chat) {
+    if (!model.chat)
+      return fail("no chat template is built in for the model type {}; use run without --chat",
+                  model.engine->config().model_type);
+    ChatMessage message;
+    message.content = prompt;
+    ChatOptions options;
+    options.thinking = flags.think;
+    return model.chat->render(model.tokenizer, {message}, options);
+  }
+  std::vector<std::int32_t> ids;
+  if (model.chat) ids = model.chat->prefix();
+  const auto text = model.tokenizer.encode(prompt, false);
+  ids.insert(ids.end(), text.begin(), text.end());
+  if (ids.empty()) return fail("the prompt is empty; give at least one character");
+  return ids;
+}
+
+int run(const RunFlags& flags) {
+  auto options = flags.engine.engine_options();
+  if (!options) return fail_with(options.error());
+  if (environment_flag("TF"))
+    return run_check(*options, {.json = flags.json, .show_mismatches = environment_flag("DEBUG_LOGITS")});
+
+  if (!flags.has_prompt && flags.prompt_file.empty()) {
+    print_error("no prompt: give one, `-` to read it from stdin, or --prompt-file FILE (see coli run --help)");
+    return kExitUsage;
+  }
+  std::string prompt = flags.prompt;
+  if (!flags.prompt_file.empty() || prompt == "-") {
+    auto text = read_prompt(flags.prompt_file.empty() ? "-" : flags.prompt_file);
+    if (!text) return fail_with(text.error());
+    prompt = std::move(*text);
+  }
+
+  auto model = LoadedModel::open(*options);
+  if (!model) return fail_with(model.error());
+  print_notices(*model->engine);
+  auto ids = prompt_ids(flags, *model, prompt);
+  if (!ids) return fail_with(ids.error());
+
+  GenerateOptions generate_options;
+  generate_options.sampling = flags.sampling.rule();
+  generate_options.max_tokens = flags.max_tokens;
+  generate_options.stop_ids = model->stops;
+
+  std::string text;
+  std::vector<std::int32_t> answer;
+  Utf8Stream stream;
+  const auto show = [&](const std::string& piece) {
+    text += piece;
+    if (flags.json) return;
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  };
+  const InterruptGuard guard;
+  const auto going = [](std::int64_t) { return !InterruptGuard::interrupted(); };
+  Session session(*model->engine);
+  auto stats = generate(
+      session, *ids, generate_options,
+      [&](std::int32_t id) {
+        answer.push_back(id);
+        // Special tokens have no text of their own, but whoever writes them by hand wants to see them.
+        if (flags.raw || !model->tokenizer.is_special(id)) show(stream.push(model->tokenizer.token_bytes(id)));
+        return going(0);
+      },
+      going);
+  show(stream.finish());
+  if (!flags.json && !text.empty() && text.back() != '\n') std::fputc('\n', stdout);
+  std::fflush(stdout);
+  if (!stats) return fail_with(stats.error());
+
+  const numerics::SamplingRule& rule = generate_options.sampling;
+  if (flags.json) {
+    nlohmann::json out = to_json(*stats);
+    out["text"] = text;
+    out["ids"] = answer;
+    out["prompt_ids"] = *ids;
+    out["seed"] = rule.seed;
+    out["temperature"] = rule.temperature;
+    out["threads"] = model->engine->threads();
+    out["isa"] = model->engine->kernels_name();
+    print_json(out);
+  } else {
+    fmt::print(stderr, "coli: {}{}\n", describe(*stats), rule.temperature > 0 ? fmt::format("; seed {}", rule.seed) : "");
+  }
+  if (InterruptGuard::interrupted()) return kExitInterrupted;
+  return kExitOk;
+}
+
+}  // namespace
+
+Action declare_run(CLI::App& app) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::Option* prompt = app.add_option("PROMPT", flags->prompt, "Text to continue; - reads it from stdin");
+  app.add_option("--prompt-file", flags->prompt_file, "File that holds the prompt")->excludes(prompt);
+  flags->engine.declare(app);
+  flags->sampling.declare(app);
+  app.add_option("-n,--max-tokens", flags->max_tokens, "Longest answer in tokens")
+      ->check(between(0, 1 << 30))
+      ->capture_default_str();
+  CLI::Option* raw = app.add_flag("--raw", flags->raw, "Feed the prompt alone, and take special tokens written in it as such");
+  CLI::Option* chat = app.add_flag("--chat", flags->chat, "Ask the prompt as one user turn")->excludes(raw);
+  app.add_flag("--think", flags->think, "With --chat: let the model think first")->needs(chat);
+  app.add_flag("--json", flags->json, "One JSON object instead of text and statistics");
+  return [flags, prompt] {
+    flags->has_prompt = prompt->count() > 0;
+    return run(*flags);
+  };
+}
+
+}  // namespace colibri

@@ -1,0 +1,27 @@
+// Runs the built coli as a child process.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace colibri {
+
+struct ChildResult {
+  int exit_code = -1;  // -1 when a signal ended it
+  std::string out, err;
+};
+
+struct ChildOptions {
+  std::string input{};                                             // its stdin, which then ends
+  std::vector<std::pair<std::string, std::string>> environment{};  // added; COLI_*, TF and DEBUG_LOGITS are removed first
+  // When stdout has shown this text, the child gets SIGINT (once).
+  std::string interrupt_after{};
+};
+
+ChildResult run_coli(const std::vector<std::string>& arguments, const ChildOptions& options = {});
+
+// The demo model's directory.
+std::string demo_model();
+
+}  // namespace colibri

@@ -1,0 +1,179 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "child.h"
+
+namespace colibri {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kFox = "Once upon a time, there was a little fox who";
+
+json run_json(std::vector<std::string> arguments, const ChildOptions& options = {}) {
+  arguments.insert(arguments.begin(), "run");
+  arguments.push_back("--json");
+  const ChildResult result = run_coli(arguments, options);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  json parsed = json::parse(result.out, nullptr, false);
+  EXPECT_FALSE(parsed.is_discarded()) << result.out;
+  return parsed;
+}
+
+// One line on stderr that begins with "coli: " and holds `part`.
+void expect_error(const ChildResult& result, int exit_code, const std::string& part) {
+  EXPECT_EQ(result.exit_code, exit_code);
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(result.err.rfind("coli: ", 0), 0U) << result.err;
+  EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find('\n'), result.err.size() - 1) << result.err;
+}
+
+class TempDir {
+ public:
+  TempDir() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "coli_test_XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~TempDir() { std::filesystem::remove_all(path_); }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST(Run, GreedyTextIsTheReferences) {
+  std::ifstream file(demo_model() + "/expected.json");
+  const json expected = json::parse(file)["cases"][0];
+  const json out = run_json({expected["prompt"], "--temp", "0", "-n", "24"});
+  for (std::size_t i = 0; i < 24; ++i) EXPECT_EQ(out["ids"][i], expected["greedy_ids"][i]);
+  const std::string text = out["text"];
+  EXPECT_EQ(std::string(expected["text"]).rfind(text, 0), 0U) << text;
+  EXPECT_EQ(out["decode_tokens"], 24);
+  EXPECT_EQ(out["stop_reason"], "max-tokens");
+  EXPECT_EQ(std::string(out["logits_hash"]).size(), 16U);
+  EXPECT_GT(out["peak_memory_bytes"], 1 << 20);
+  // The family's prefix, [gMASK]<sop>, stands before the prompt.
+  EXPECT_EQ(out["prompt_tokens"], expected["prompt_ids"].size() + 2);
+}
+
+TEST(Run, StreamsTextToStdoutAndStatisticsToStderr) {
+  const ChildResult result = run_coli({"run", kFox, "--temp", "0", "-n", "8"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, " lived at the edge of a big forest\n");
+  for (const char* part : {"prompt 13 tokens", "answer 8 tokens", "tok/s", "first token after", "peak memory", "logits_hash"})
+    EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+}
+
+TEST(Run, ThreadsChunksAndInstructionSetsGiveTheSameHash) {
+  const std::string hash = run_json({kFox, "--temp", "0", "-n", "4", "--threads", "1"})["logits_hash"];
+  EXPECT_EQ(run_json({kFox, "--temp", "0", "-n", "4", "--threads", "3", "--prefill-chunk", "2"})["logits_hash"], hash);
+  EXPECT_EQ(run_json({kFox, "--temp", "0", "-n", "4", "--isa", "scalar"})["logits_hash"], hash);
+  EXPECT_EQ(run_json({kFox, "--temp", "0", "-n", "4"}, {.environment = {{"COLI_NO_OMP_TUNE", "1"}}})["logits_hash"], hash);
+}
+
+TEST(Run, SameSeedSameTextAndAFreshOneIsReported) {
+  const json first = run_json({kFox, "-n", "12", "--temp", "1.2"});
+  const std::string seed = std::to_string(first["seed"].get<std::uint64_t>());
+  const json again = run_json({kFox, "-n", "12", "--temp", "1.2", "--seed", seed});
+  EXPECT_EQ(first["ids"], again["ids"]);
+  const json other = run_json({kFox, "-n", "12", "--temp", "1.2", "--seed", seed + "1"});
+  EXPECT_NE(first["ids"], other["ids"]);
+}
+
+TEST(Run, RawHonoursSpecialTokensAndPlainDoesNot) {
+  const json raw = run_json({"[gMASK]<sop>Hello", "--raw", "--temp", "0", "-n", "2"});
+  const json plain = run_json({"Hello", "--temp", "0", "-n", "2"});
+  EXPECT_EQ(raw["prompt_ids"], plain["prompt_ids"]);
+  EXPECT_EQ(raw["ids"], plain["ids"]);
+  const json text = run_json({"[gMASK]<sop>Hello", "--temp", "0", "-n", "2"});
+  EXPECT_GT(text["prompt_ids"].size(), plain["prompt_ids"].size());
+}
+
+TEST(Run, ChatAsksOneUserTurn) {
+  const json out = run_json({"What is the capital of France?", "--chat", "--temp", "0", "-n", "6"});
+  const json raw = run_json(
+      {"[gMASK]<sop><|user|>What is the capital of France?<|assistant|><think></think>", "--raw", "--temp", "0", "-n", "6"});
+  EXPECT_EQ(out["prompt_ids"], raw["prompt_ids"]);
+  EXPECT_EQ(out["ids"], raw["ids"]);
+}
+
+TEST(Run, PromptFromStdinAndFile) {
+  const json direct = run_json({kFox, "--temp", "0", "-n", "2"});
+  const json piped = run_json({"-", "--temp", "0", "-n", "2"}, {.input = std::string(kFox) + "\n"});
+  EXPECT_EQ(piped["prompt_ids"], direct["prompt_ids"]);
+  const TempDir dir;
+  std::ofstream(dir.path() / "prompt") << kFox;
+  const json file = run_json({"--prompt-file", (dir.path() / "prompt").string(), "--temp", "0", "-n", "2"});
+  EXPECT_EQ(file["prompt_ids"], direct["prompt_ids"]);
+  EXPECT_EQ(file["ids"], direct["ids"]);
+}
+
+TEST(Run, UnusualPrompts) {
+  // Invalid UTF-8 goes in as bytes; what comes out is JSON, so it is valid.
+  EXPECT_EQ(run_json({"caf\xe9 \xff\xfe", "--temp", "0", "-n", "3"})["decode_tokens"], 3);
+  EXPECT_EQ(run_json({"", "--temp", "0", "-n", "3"})["prompt_tokens"], 2);  // the prefix alone
+  const json none = run_json({kFox, "-n", "0"});
+  EXPECT_EQ(none["decode_tokens"], 0);
+  EXPECT_EQ(none["text"], "");
+}
+
+TEST(Run, FullContextEndsTheAnswer) {
+  const json out = run_json({kFox, "--temp", "0", "--ctx", "16", "-n", "100"});
+  EXPECT_EQ(out["stop_reason"], "context-full");
+  EXPECT_EQ(out["prompt_tokens"], 13);
+  EXPECT_EQ(out["decode_tokens"], 4);  // the last one needs no place: nothing follows it
+}
+
+TEST(Run, Errors) {
+  expect_error(run_coli({"run", kFox, "--ctx", "4"}), 1, "4");
+  expect_error(run_coli({"run", "", "--raw"}), 1, "empty");
+  expect_error(run_coli({"run", kFox, "--model", "/no/such/model"}), 1, "/no/such/model");
+  expect_error(run_coli({"run", kFox}, {.environment = {{"COLI_MODEL", "/no/such/model"}}}), 1, "/no/such/model");
+  expect_error(run_coli({"run", kFox, "--model", COLI_PROGRAM}), 1, "directory");
+  expect_error(run_coli({"run", "--prompt-file", "/no/such/file"}), 1, "/no/such/file");
+  expect_error(run_coli({"run", kFox, "--isa", "mmx"}), 1, "mmx");
+  const TempDir dir;
+  expect_error(run_coli({"run", kFox, "--model", dir.path().string()}), 1, dir.path().string());
+}
+
+TEST(Run, UsageErrors) {
+  expect_error(run_coli({"run"}), 2, "no prompt");
+  expect_error(run_coli({"run", kFox, "--temp", "warm"}), 2, "--temp");
+  expect_error(run_coli({"run", kFox, "--temp", "nan"}), 2, "--temp");
+  expect_error(run_coli({"run", kFox, "--top-p", "1.5"}), 2, "--top-p");
+  expect_error(run_coli({"run", kFox, "--max-tokens", "-1"}), 2, "--max-tokens");
+  expect_error(run_coli({"run", kFox, "--threads", "100000"}), 2, "--threads");
+  expect_error(run_coli({"run", kFox, "--raw", "--chat"}), 2, "--raw");
+  expect_error(run_coli({"run", kFox, "--no-such-option"}), 2, "--no-such-option");
+  expect_error(run_coli({"dance"}), 2, "dance");
+}
+
+TEST(Run, InterruptStopsTheAnswer) {
+  ChildOptions options;
+  options.interrupt_after = " lived";
+  // The slow kernels, so that the text lasts until the signal is there.
+  const ChildResult result = run_coli({"run", kFox, "--temp", "0", "-n", "2000", "--isa", "scalar", "--threads", "1"}, options);
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_EQ(result.out.rfind(" lived", 0), 0U) << result.out;
+  EXPECT_NE(result.err.find("ended by cancelled"), std::string::npos) << result.err;
+}
+
+TEST(Coli, HelpAndVersion) {
+  const ChildResult help = run_coli({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  for (const char* word : {"run", "chat", "info", "oracle", "bench", "COLI_MODEL", "COLI_NO_OMP_TUNE", "TF=1", "DEBUG_LOGITS"})
+    EXPECT_NE(help.out.find(word), std::string::npos) << word;
+  EXPECT_EQ(run_coli({"run", "--help"}).exit_code, 0);
+  EXPECT_EQ(run_coli({"--version"}).out.rfind("coli ", 0), 0U);
+  EXPECT_EQ(run_coli({}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace colibri
