@@ -13,6 +13,9 @@ namespace {
 struct Avx2 {
   using F = __m256;
   static constexpr int kWidth = 8;
+  // The cache serves two loads a cycle only from different halves of its lines (Zen 3): neighbouring weight rows, and
+  // weights and activations of a step, should not all be in the same half.
+  static constexpr std::int64_t kWeightStride = kSuperblock + 8, kWeightOffset = 8;
   // 16 registers: 12 or fewer sums, the tile's rows of x and one weight.
   static constexpr int kTileRows = 4;
   static constexpr int kTileOutputs[5] = {0, 8, 6, 4, 3};

@@ -133,6 +133,7 @@ constexpr WidenFunction kWiden512[kWeightFormatCount] = {
 struct Avx512 {
   using F = __m512;
   static constexpr int kWidth = 16;
+  static constexpr std::int64_t kWeightStride = kSuperblock, kWeightOffset = 0;
   // 32 registers: 24 or fewer sums, the tile's rows of x and one weight.
   static constexpr int kTileRows = 4;
   static constexpr int kTileOutputs[5] = {0, 8, 8, 6, 6};

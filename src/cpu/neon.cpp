@@ -151,6 +151,7 @@ constexpr WidenFunction kWiden[kWeightFormatCount] = {widen<block_f32>,
 struct Neon {
   using F = float32x4_t;
   static constexpr int kWidth = 4;
+  static constexpr std::int64_t kWeightStride = kSuperblock, kWeightOffset = 0;
   // 32 registers: 24 or fewer sums, the tile's rows of x and one weight.
   static constexpr int kTileRows = 4;
   static constexpr int kTileOutputs[5] = {0, 8, 8, 6, 6};

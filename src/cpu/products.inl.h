@@ -1,7 +1,7 @@
 // The products of rule C2 over any vector type. Included once by each instruction set's file; `Vector` has
 //   F, kWidth (4, 8 or 16 floats), load, store, zero, set1, add, mul, fma(a, b, c) = a * b + c, tree(16 accumulators),
-//   prefetch, kTileRows and kTileOutputs[rows]: register tiles that fit its register file,
-//   widen(format): the function that widens a superblock to PackedRows order.
+//   prefetch, kWeightStride and kWeightOffset: where widened rows stand in scratch, in floats; kTileRows and kTileOutputs[rows]:
+//   register tiles that fit its register file, widen(format): the function that widens a superblock to PackedRows order.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -28,65 +28,90 @@ inline void fma_chains(std::int64_t steps, const float* w, std::int64_t w_output
     COLIBRI_UNROLL
     for (int r = 0; r < kRows; ++r) p[o][r] = V::zero();
   }
+  // The shorter side stays in registers during a step, the other passes by once.
   for (std::int64_t i = 0; i < steps; ++i) {
-    typename V::F xs[kRows];
-    COLIBRI_UNROLL
-    for (int r = 0; r < kRows; ++r)
-      xs[r] = kBroadcastX ? V::set1(x[r * x_row + i * x_step]) : V::load(x + r * x_row + i * x_step);
-    COLIBRI_UNROLL
-    for (int o = 0; o < kOutputs; ++o) {
-      const typename V::F ws = V::load(w + o * w_output + i * w_step);
+    const float* xi = x + i * x_step;
+    const float* wi = w + i * w_step;
+    const auto x_at = [&](int r) { return kBroadcastX ? V::set1(xi[r * x_row]) : V::load(xi + r * x_row); };
+    if constexpr (kRows <= kOutputs) {
+      typename V::F xs[kRows];
       COLIBRI_UNROLL
-      for (int r = 0; r < kRows; ++r) p[o][r] = V::fma(ws, xs[r], p[o][r]);
+      for (int r = 0; r < kRows; ++r) xs[r] = x_at(r);
+      COLIBRI_UNROLL
+      for (int o = 0; o < kOutputs; ++o) {
+        const typename V::F ws = V::load(wi + o * w_output);
+        COLIBRI_UNROLL
+        for (int r = 0; r < kRows; ++r) p[o][r] = V::fma(ws, xs[r], p[o][r]);
+      }
+    } else {
+      typename V::F ws[kOutputs];
+      COLIBRI_UNROLL
+      for (int o = 0; o < kOutputs; ++o) ws[o] = V::load(wi + o * w_output);
+      COLIBRI_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const typename V::F xs = x_at(r);
+        COLIBRI_UNROLL
+        for (int o = 0; o < kOutputs; ++o) p[o][r] = V::fma(ws[o], xs, p[o][r]);
+      }
     }
   }
 }
 
-// One superblock of kOutputs widened weight rows with kRows rows of x. acc[o][r]: 16 floats, `acc_output` floats
-// between outputs.
+// One superblock of kOutputs widened weight rows with kRows rows of x. acc: [kOutputs][kRows][16].
 template <class V, int kOutputs, int kRows>
-void product_tile(const float* w, const float* scales, const float* x, float* acc, std::int64_t acc_output) {
+void product_tile(const float* w, const float* scales, const float* x, float* acc) {
   for (int part = 0; part < 16; part += V::kWidth) {
     typename V::F p[kOutputs][kRows];
-    fma_chains<V, kOutputs, kRows, false>(16, w + part, kSuperblock, 16, x + part, kSuperblock, 16, p);
+    fma_chains<V, kOutputs, kRows, false>(16, w + part, V::kWeightStride, 16, x + part, kSuperblock, 16, p);
     COLIBRI_UNROLL
     for (int o = 0; o < kOutputs; ++o) {
       const typename V::F scale = V::load(scales + 16 * o + part);
       COLIBRI_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        float* a = acc + o * acc_output + 16 * r + part;
+        float* a = acc + 16 * (o * kRows + r) + part;
         V::store(a, V::fma(scale, p[o][r], V::load(a)));
       }
     }
   }
 }
 
-// All outputs of a block with kRows rows of x, in tiles as large as the registers hold.
+// All outputs of a block with kRows rows of x, in tiles as large as the registers hold. acc: [outputs][kRows][16], so
+// that every tile's sums are one piece of memory and the pieces follow each other.
 template <class V, int kRows, int kOutputs = V::kTileOutputs[kRows]>
-void product_column(std::int64_t outputs, const float* w, const float* scales, const float* x, float* acc,
-                    std::int64_t acc_output) {
+void product_column(std::int64_t outputs, const float* w, const float* scales, const float* x, float* acc) {
   while (outputs >= kOutputs) {
-    product_tile<V, kOutputs, kRows>(w, scales, x, acc, acc_output);
-    w += kOutputs * kSuperblock;
+    product_tile<V, kOutputs, kRows>(w, scales, x, acc);
+    w += kOutputs * V::kWeightStride;
     scales += kOutputs * 16;
-    acc += kOutputs * acc_output;
+    acc += kOutputs * kRows * 16;
     outputs -= kOutputs;
   }
   if constexpr (kOutputs > 1)
-    if (outputs > 0) product_column<V, kRows, kOutputs - 1>(outputs, w, scales, x, acc, acc_output);
+    if (outputs > 0) product_column<V, kRows, kOutputs - 1>(outputs, w, scales, x, acc);
 }
 
+// The same for any number of rows: strips of kTileRows, then one of the rest.
 template <class V, int kRows = V::kTileRows>
-void product_block(std::int64_t rows, std::int64_t outputs, const float* w, const float* scales, const float* x, float* acc,
-                   std::int64_t acc_output) {
+void product_block(std::int64_t rows, std::int64_t outputs, const float* w, const float* scales, const float* x, float* acc) {
   while (rows >= kRows) {
-    product_column<V, kRows>(outputs, w, scales, x, acc, acc_output);
+    product_column<V, kRows>(outputs, w, scales, x, acc);
     x += kRows * kSuperblock;
-    acc += kRows * 16;
+    acc += kRows * outputs * 16;
     rows -= kRows;
   }
   if constexpr (kRows > 1)
-    if (rows > 0) product_block<V, kRows - 1>(rows, outputs, w, scales, x, acc, acc_output);
+    if (rows > 0) product_block<V, kRows - 1>(rows, outputs, w, scales, x, acc);
+}
+
+// The results of a block, from sums laid out as product_block leaves them.
+template <class V>
+void finish_block(std::int64_t rows, std::int64_t outputs, const float* acc, float* y, std::int64_t y_stride) {
+  for (std::int64_t r = 0; r < rows;) {
+    const std::int64_t strip = smaller(V::kTileRows, rows - r);
+    for (std::int64_t o = 0; o < outputs; ++o)
+      for (std::int64_t i = 0; i < strip; ++i, acc += 16) y[(r + i) * y_stride + o] = V::tree(acc);
+    r += strip;
+  }
 }
 
 template <int kSpan>
@@ -148,7 +173,7 @@ struct ProductScratch {
   std::byte* staged;
   explicit ProductScratch(const KernelScratch& s)
       : weights(reinterpret_cast<float*>(s.data)),
-        scales(weights + kOutputBlock * kSuperblock),
+        scales(weights + (kOutputBlock + 1) * (kSuperblock + 16)),
         half_scales(scales + kOutputBlock * 16),
         acc(half_scales + 16),
         staged(reinterpret_cast<std::byte*>(acc + kOutputBlock * kRowPanel * 16)) {}
@@ -177,16 +202,16 @@ void matmul_panel(const WeightReader<V>& reader, const ProductScratch& scratch, 
     const std::byte* ahead = w.data + o * w.row_bytes + kPrefetchAhead;
     for (std::int64_t s = 0; s < layout.count; ++s) {
       for (std::int64_t i = 0; i < outputs; ++i) {
-        float* weights = scratch.weights + i * kSuperblock;
+        float* weights = scratch.weights + V::kWeightOffset + i * V::kWeightStride;
         prefetch_range<V>(ahead, layout.bytes, end);
         ahead += layout.bytes;
         reader.read(o + i, s, weights, scratch.scales + 16 * i);
         if (layout.kind == ScaleKind::kHalfBlocks) reader.apply_half_scales(weights);
       }
-      product_block<V>(rows, outputs, scratch.weights, scratch.scales, x + s * x_rows * kSuperblock, scratch.acc, rows * 16);
+      product_block<V>(rows, outputs, scratch.weights + V::kWeightOffset, scratch.scales, x + s * x_rows * kSuperblock,
+                       scratch.acc);
     }
-    for (std::int64_t r = 0; r < rows; ++r)
-      for (std::int64_t i = 0; i < outputs; ++i) y[r * y_stride + o + i] = V::tree(scratch.acc + (i * rows + r) * 16);
+    finish_block<V>(rows, outputs, scratch.acc, y + o, y_stride);
   }
 }
 
@@ -229,7 +254,7 @@ float dot(const float* a, const float* b, std::int64_t n) {
   for (std::int64_t s = 0; s < layout.count; ++s) {
     read_a.read(0, s, left, scales);
     read_b.read(0, s, right, scales);
-    product_tile<V, 1, 1>(left, scales, right, acc, 16);
+    product_tile<V, 1, 1>(left, scales, right, acc);
   }
   return V::tree(acc);
 }
