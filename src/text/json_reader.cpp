@@ -12,7 +12,8 @@ Result<std::optional<JsonValue>> JsonValue::find(std::string_view key) const {
   if (!value_->is_object()) return wrong_type("an object");
   const auto it = value_->find(std::string(key));
   if (it == value_->end() || it->is_null()) return std::optional<JsonValue>();
-  return std::optional<JsonValue>(JsonValue(*it, place_.ends_with(":") ? prefix() + std::string(key) : fmt::format("{}.{}", place_, key)));
+  return std::optional<JsonValue>(
+      JsonValue(*it, place_.ends_with(":") ? prefix() + std::string(key) : fmt::format("{}.{}", place_, key)));
 }
 
 Result<JsonValue> JsonValue::get(std::string_view key) const {

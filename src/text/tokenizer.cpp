@@ -1,5 +1,6 @@
 #include "text/tokenizer.h"
 
+#include <algorithm>
 #include <deque>
 
 #include "text/normalizer.h"
@@ -34,7 +35,7 @@ void TokenizerState::encode_raw(std::string_view text, bool honour_special, std:
     if (!valid.empty()) encode_valid(nfc ? normalize_nfc(valid) : valid, honour_special, out);
     text.remove_prefix(valid.size());
     const std::string_view invalid = text.substr(0, invalid_utf8_prefix(text));
-    if (!invalid.empty()) encode_piece(invalid, out);
+    if (!invalid.empty()) encode_invalid(invalid, out);
     text.remove_prefix(invalid.size());
   }
 }
@@ -56,6 +57,20 @@ void TokenizerState::encode_pieces(std::string_view text, std::vector<std::int32
   std::deque<std::string> storage;
   pre_tokenizer.run(text, pieces, storage);
   for (const std::string_view piece : pieces) encode_piece(piece, out);
+}
+
+void TokenizerState::encode_invalid(std::string_view bytes, std::vector<std::int32_t>& out) const {
+  const auto known = [&](char c) { return has_byte[static_cast<unsigned char>(c)]; };
+  if (std::all_of(bytes.begin(), bytes.end(), known)) return encode_piece(bytes, out);
+  std::string replaced;
+  for (const char c : bytes) {
+    if (known(c)) {
+      replaced.push_back(c);
+    } else {
+      append_utf8(replaced, 0xFFFD);
+    }
+  }
+  encode_piece(replaced, out);
 }
 
 void TokenizerState::encode_piece(std::string_view piece, std::vector<std::int32_t>& out) const {

@@ -30,8 +30,10 @@ class Tokenizer {
   // honour_special: added tokens written in the text become their ids (templates, --raw); otherwise their characters are
   // ordinary text, and no ordinary text ever becomes a special token.
   // Invalid UTF-8 is accepted: a run of bytes that belong to no character is a piece of its own, neither normalised nor
-  // split by patterns, and the text on both sides of it is cut as if it ended and began there.
-  // Time grows as n log n, memory as n. Calls may run at the same time in several threads.
+  // split by patterns, and the text on both sides of it is cut as if it ended and began there. (Where a vocabulary lacks a
+  // byte that stands in no valid text, U+FFFD is encoded in its place.)
+  // Time grows as n log n (given patterns that do, as those of all known families), memory as n. Calls may run at the same time
+  // in several threads.
   std::vector<std::int32_t> encode(std::string_view text, bool honour_special) const;
   // The bytes of one token; for a special token its text. Unknown id: empty.
   std::string_view token_bytes(std::int32_t id) const;

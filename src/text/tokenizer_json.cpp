@@ -94,17 +94,20 @@ class Reader {
     return vocab;
   }
 
-  // Every byte needs a token of its own, or some text would vanish.
-  static Result<std::array<std::int32_t, 256>> byte_tokens(const JsonValue& model, const Vocab& vocab) {
+  // Every byte of valid text needs a token of its own, or some text would vanish. Bytes that stand in no valid UTF-8 are
+  // missing in some vocabularies; encode then writes U+FFFD for them.
+  Result<std::array<std::int32_t, 256>> byte_tokens(const JsonValue& model, const Vocab& vocab) {
     std::array<std::int32_t, 256> ids{};
     for (std::size_t byte = 0; byte < ids.size(); ++byte) {
       const std::string text = alphabet_of_byte(static_cast<std::uint8_t>(byte));
       const auto it = vocab.find(text);
-      if (it == vocab.end()) {
-        return fail("{}.vocab: no token \"{}\" for byte 0x{:02X}; a byte-level vocabulary has one for every byte", model.place(),
-                    text, byte);
+      const bool in_valid_text = byte < 0xC0 || (byte > 0xC1 && byte < 0xF5);
+      if (it == vocab.end() && in_valid_text) {
+        return fail("{}.vocab: no token \"{}\" for byte 0x{:02X}; a byte-level vocabulary has one for every byte of text",
+                    model.place(), text, byte);
       }
-      ids[byte] = it->second;
+      state_.has_byte[byte] = it != vocab.end();
+      ids[byte] = it != vocab.end() ? it->second : -1;
     }
     return ids;
   }

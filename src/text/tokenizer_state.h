@@ -29,13 +29,15 @@ struct TokenizerState {
   PreTokenizer pre_tokenizer;
   bool ignore_merges = false;  // a piece that is a token is that token, whatever the merges say
   Bpe bpe;
-  std::vector<Token> tokens;  // by id; holes have no bytes
+  std::array<bool, 256> has_byte{};  // false only for bytes of no valid text
+  std::vector<Token> tokens;         // by id; holes have no bytes
   // By bytes, into `tokens`, which never changes once these are filled.
   std::unordered_map<std::string_view, std::int32_t> vocab_ids, added_ids;
 
   void encode_raw(std::string_view text, bool honour_special, std::vector<std::int32_t>& out) const;
   void encode_valid(std::string_view text, bool honour_special, std::vector<std::int32_t>& out) const;
   void encode_pieces(std::string_view text, std::vector<std::int32_t>& out) const;
+  void encode_invalid(std::string_view bytes, std::vector<std::int32_t>& out) const;
   void encode_piece(std::string_view piece, std::vector<std::int32_t>& out) const;
 };
 

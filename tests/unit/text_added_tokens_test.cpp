@@ -111,7 +111,7 @@ TEST(AddedTokens, NormalizedOnesAreFoundInTheNormalisedText) {
 TEST(AddedTokens, OrdinaryTextNeverBecomesASpecialToken) {
   // Merges and ignore_merges both lead to "<x>" here.
   nlohmann::json json = small_tokenizer({{"<", "x"}, {"<x", ">"}, {"x", ">"}, {"o", "k"}});
-  json["added_tokens"] = {added_token(257, "<x>")};
+  json["added_tokens"] = nlohmann::json::array({added_token(257, "<x>")});
   for (const bool ignore_merges : {false, true}) {
     json["model"]["ignore_merges"] = ignore_merges;
     const Tokenizer tokenizer = must_parse(json);
@@ -130,6 +130,30 @@ TEST(AddedTokens, IgnoreMergesTakesWholePieces) {
   json["model"]["ignore_merges"] = true;
   EXPECT_EQ(must_parse(json).encode("abc", false), (Ids{400}));
   EXPECT_EQ(must_parse(json).encode("abcd", false), (Ids{256, 'c', 'd'}));
+}
+
+TEST(Tokenizer, InvalidBytesArePiecesOfTheirOwn) {
+  nlohmann::json json = small_tokenizer({{"\xE4", "\xB8"}, {"a", "\xE4"}, {"a", "b"}, {"\xC0", "\xFF"}});
+  json["pre_tokenizer"]["use_regex"] = true;
+  Tokenizer tokenizer = must_parse(json);
+  EXPECT_EQ(tokenizer.encode("ab\xE4\xB8"
+                             "ab",
+                             false),
+            (Ids{258, 256, 258}));  // merged within, not across
+  EXPECT_EQ(tokenizer.encode("\xC0\xFF", false), (Ids{259}));
+  EXPECT_EQ(tokenizer.encode(" \xFF ", false), (Ids{' ', 0xFF, ' '}));
+
+  // A vocabulary without the bytes of no valid text, as some have.
+  json = small_tokenizer();
+  for (int byte = 0; byte < 256; ++byte) {
+    if (byte == 0xC0 || byte == 0xC1 || byte >= 0xF5)
+      json["model"]["vocab"].erase(alphabet_of_byte(static_cast<std::uint8_t>(byte)));
+  }
+  tokenizer = must_parse(json);
+  EXPECT_EQ(tokenizer.encode("a\xFF\xE4"
+                             "b",
+                             false),
+            (Ids{'a', 0xEF, 0xBF, 0xBD, 0xE4, 'b'}));
 }
 
 TEST(Tokenizer, AnswersAboutItsTokens) {

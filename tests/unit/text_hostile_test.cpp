@@ -13,7 +13,7 @@ using nlohmann::json;
 
 json full_tokenizer() {
   json out = small_tokenizer({{"t", "h"}, {"th", "e"}, {" ", "the"}});
-  out["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}}}};
+  out["normalizer"] = {{"type", "Sequence"}, {"normalizers", json::array({{{"type", "NFC"}}})}};
   out["pre_tokenizer"] = {{"type", "Sequence"},
                           {"pretokenizers",
                            {{{"type", "Split"},
@@ -58,6 +58,7 @@ TEST(HostileTokenizer, EveryErrorNamesFileAndKey) {
       {"id twice", [](json& j) { j["model"]["vocab"]["th"] = 257; }, "257"},
       {"empty token", [](json& j) { j["model"]["vocab"][""] = 400; }, "model.vocab"},
       {"byte missing", [](json& j) { j["model"]["vocab"].erase("!"); }, "0x21"},
+      {"lead byte missing", [](json& j) { j["model"]["vocab"].erase(alphabet_of_byte(0xF4)); }, "0xF4"},
       {"no merges", [](json& j) { j["model"].erase("merges"); }, "merges"},
       {"merges an object", [](json& j) { j["model"]["merges"] = json::object(); }, "model.merges"},
       {"merge a number", [](json& j) { j["model"]["merges"][1] = 5; }, "model.merges[1]"},
