@@ -16,6 +16,7 @@ all:
 demo:
 	@scripts/setup.sh build
 	@scripts/build.sh release
+	@printf '\n%s' "$(DEMO_PROMPT)"
 	@./coli run "$(DEMO_PROMPT)"
 
 test:
@@ -27,7 +28,7 @@ asan tsan arm64:
 	@scripts/test.sh $@
 
 bench:
-	@scripts/setup.sh bench
+	@scripts/setup.sh build
 	@scripts/bench.sh
 
 lint:

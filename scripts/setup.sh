@@ -5,7 +5,6 @@
 #   scripts/setup.sh test     the same and what `make test` needs: GoogleTest, clang 19 with its sanitizers, the AArch64
 #                             compiler and emulator, npm (the tokenizers that some tests compare with are npm packages)
 #   scripts/setup.sh lint     the same as test, and clang-format and clang-tidy
-#   scripts/setup.sh bench    what `make bench` needs
 #
 # Debian 12 and its relatives use apt (through sudo when not root); macOS uses Homebrew, which nobody has tried yet.
 set -eu
@@ -15,27 +14,25 @@ want=${1:-build}
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
+case $want in build | test | lint) ;; *) die "unknown set '$want': use build, test or lint" ;; esac
+
 # --- Debian ------------------------------------------------------------------------------------------------------
 deb_build="g++ cmake ninja-build pkg-config nlohmann-json3-dev libcli11-dev libfmt-dev libexpected-dev libpcre2-dev
   libutf8proc-dev libedit-dev libxxhash-dev liburing-dev"
 deb_test="libgtest-dev googletest clang-19 libclang-rt-19-dev llvm-19 g++-aarch64-linux-gnu qemu-user"
 deb_lint="clang-format-19 clang-tidy-19"
-deb_bench="libbenchmark-dev"
 
 # --- Homebrew (Apple's own clang is the compiler; sanitizers and AArch64 emulation are for Linux) --------------------
 brew_build="cmake ninja pkg-config nlohmann-json cli11 fmt tl-expected pcre2 utf8proc xxhash"
 brew_test="googletest node"
 brew_lint="llvm"
-brew_bench="google-benchmark"
 
 pick() {  # pick PREFIX: the packages of the wanted set
-  eval "b=\$$1_build t=\$$1_test l=\$$1_lint n=\$$1_bench"
+  eval "b=\$$1_build t=\$$1_test l=\$$1_lint"
   case $want in
     build) echo $b ;;
     test) echo $b $t ;;
     lint) echo $b $t $l ;;
-    bench) echo $b $n ;;
-    *) die "unknown set '$want': use build, test, lint or bench" ;;
   esac
 }
 

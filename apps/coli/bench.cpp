@@ -7,6 +7,7 @@
 
 #include "base/process.h"
 #include "command.h"
+#include "cpu/peaks.h"
 #include "engine/session.h"
 #include "interrupt.h"
 #include "loaded_model.h"
@@ -134,25 +135,49 @@ class Bench {
   Session session_;
 };
 
-nlohmann::json rows_json(const std::vector<Measured>& rows, const char* size_name) {
+// What the machine can do at most, measured in this run.
+struct Peaks {
+  double gigabytes_per_second = 0;
+  double gigaflops = 0;
+};
+
+Peaks measure_peaks(Engine& engine) {
+  return {measure_read_bandwidth(engine.team()) * 1e-9, measure_fma_peak(engine.team(), engine.kernels_name()) * 1e-9};
+}
+
+nlohmann::json rows_json(const std::vector<Measured>& rows, const char* size_name, const Peaks& peaks) {
   nlohmann::json out = nlohmann::json::array();
   for (const Measured& m : rows) {
     nlohmann::json row = {{size_name, m.size}, {"seconds", m.seconds}, {"tok_s", m.tokens_per_second}, {"gflop_s", m.gigaflops}};
-    if (m.gigabytes_per_second > 0) row["gb_s"] = m.gigabytes_per_second;
+    row["of_peak_flops"] = m.gigaflops / peaks.gigaflops;
+    if (m.gigabytes_per_second > 0) {
+      row["gb_s"] = m.gigabytes_per_second;
+      row["of_read_bandwidth"] = m.gigabytes_per_second / peaks.gigabytes_per_second;
+    }
     out.push_back(std::move(row));
   }
   return out;
 }
 
+void print_row(const std::string& what, std::int64_t tokens, const Measured& m, const Peaks& peaks) {
+  const std::string memory = m.gigabytes_per_second > 0 ? fmt::format("{:>9.2f}{:>7.0f} %", m.gigabytes_per_second,
+                                                                      100 * m.gigabytes_per_second / peaks.gigabytes_per_second)
+                                                        : std::string(18, ' ');
+  fmt::print("{:<20}{:>8}{:>11.1f}{}{:>10.1f}{:>7.0f} %\n", what, tokens, m.tokens_per_second, memory, m.gigaflops,
+             100 * m.gigaflops / peaks.gigaflops);
+}
+
 int bench(const BenchFlags& flags) {
   auto options = flags.engine.engine_options();
   if (!options) return fail_with(options.error());
-  auto engine = Engine::open(*options);
-  if (!engine) return fail_with(engine.error());
-  print_notices(**engine);
+  auto opened = Engine::open(*options);
+  if (!opened) return fail_with(opened.error());
+  Engine& engine = **opened;
+  print_notices(engine);
 
   const InterruptGuard guard;
-  Bench run(flags, **engine);
+  const Peaks peaks = measure_peaks(engine);
+  Bench run(flags, engine);
   auto prompts = run.prompts();
   if (!prompts) return fail_with(prompts.error());
   auto generation = run.generation();
@@ -162,23 +187,26 @@ int bench(const BenchFlags& flags) {
   if (flags.json) {
     print_json({{"model", options->model.string()},
                 {"cpu", cpu_model_name()},
-                {"threads", (*engine)->threads()},
-                {"isa", (*engine)->kernels_name()},
-                {"load_seconds", (*engine)->load_seconds()},
+                {"threads", engine.threads()},
+                {"isa", engine.kernels_name()},
+                {"load_seconds", engine.load_seconds()},
                 {"peak_memory_bytes", peak_resident_bytes()},
-                {"prompt", rows_json(*prompts, "tokens")},
-                {"generation", rows_json(*generation, "depth")}});
+                {"read_gb_s", peaks.gigabytes_per_second},
+                {"fma_gflop_s", peaks.gigaflops},
+                {"prompt", rows_json(*prompts, "tokens", peaks)},
+                {"generation", rows_json(*generation, "depth", peaks)}});
     return kExitOk;
   }
-  fmt::print("{}\n{}, {} threads, {}; loaded in {:.2f} s\n\n", options->model.string(), cpu_model_name(), (*engine)->threads(),
-             (*engine)->kernels_name(), (*engine)->load_seconds());
-  fmt::print("{:<22}{:>10}{:>12}{:>10}{:>12}\n", "", "tokens", "tok/s", "GB/s", "GFLOP/s");
-  for (const Measured& m : *prompts)
-    fmt::print("{:<22}{:>10}{:>12.1f}{:>10}{:>12.1f}\n", "prompt", m.size, m.tokens_per_second, "", m.gigaflops);
-  for (const Measured& m : *generation)
-    fmt::print("{:<22}{:>10}{:>12.1f}{:>10.2f}{:>12.1f}\n", fmt::format("generation at {}", m.size), flags.tokens,
-               m.tokens_per_second, m.gigabytes_per_second, m.gigaflops);
-  fmt::print("\npeak memory {}; the fastest of {} runs each\n", human_bytes(peak_resident_bytes()), flags.repeat);
+  fmt::print("{}\n{}, {} threads, {}: reads {:.1f} GB/s, {:.1f} GFLOP/s at most; model loaded in {:.2f} s\n\n",
+             options->model.string(), cpu_model_name(), engine.threads(), engine.kernels_name(), peaks.gigabytes_per_second,
+             peaks.gigaflops, engine.load_seconds());
+  fmt::print("{:<20}{:>8}{:>11}{:>9}{:>9}{:>10}{:>9}\n", "", "tokens", "tok/s", "GB/s", "of peak", "GFLOP/s", "of peak");
+  for (const Measured& m : *prompts) print_row("prompt", m.size, m, peaks);
+  for (const Measured& m : *generation) print_row(fmt::format("generation at {}", m.size), flags.tokens, m, peaks);
+  fmt::print(
+      "\nWeights only: attention over the context is not counted. A model that fits the caches can read faster than memory.\n"
+      "The fastest of {} runs each; peak memory {}.\n",
+      flags.repeat, human_bytes(peak_resident_bytes()));
   return kExitOk;
 }
 

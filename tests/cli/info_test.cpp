@@ -119,6 +119,8 @@ TEST(Bench, PrintsSpeedsForEachSize) {
   EXPECT_EQ(out["prompt"].size(), 2U);
   EXPECT_EQ(out["generation"].size(), 1U);
   EXPECT_GT(out["generation"][0]["tok_s"], 0);
+  EXPECT_GT(out["read_gb_s"], 0);
+  EXPECT_GT(out["fma_gflop_s"], 0);
 }
 
 }  // namespace
