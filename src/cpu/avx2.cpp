@@ -1,6 +1,7 @@
 // The kernel table for x86-64 with AVX2, FMA and F16C.
 #include <immintrin.h>
 
+#include "cpu/avx2_decode.h"
 #include "cpu/avx2_widen.h"
 #include "cpu/products.inl.h"
 #include "cpu/transposed.inl.h"
@@ -30,6 +31,12 @@ struct Avx2 {
   static void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
   static float tree(const float* acc) { return tree_of_lanes(acc); }
+  static constexpr int kDecodeOutputs = 2;
+  static void int4_chains(const std::byte* const (&source)[2], const float* x, F (&p)[2][2]) { int4_two_rows(source, x, p); }
+  static F spread4(const float* scales) {
+    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(scales)), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+  }
+
   static WidenFunction widen(WeightFormat format) { return kWiden[static_cast<int>(format)]; }
 };
 

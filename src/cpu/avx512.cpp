@@ -60,6 +60,26 @@ void widen_int4_512(const std::byte* source, float* out) {
   }
 }
 
+// One superblock of four rows of codes times one row of x.
+inline void int4_four_rows(const std::byte* const (&source)[4], const float* x, __m512 (&p)[4][1]) {
+  const __m512i shift = kInt4Shift.load();
+  const __m512 values = kInt4Values.load();
+  for (auto& row : p) row[0] = _mm512_setzero_ps();
+  for (int j = 0; j < 4; ++j) {
+    const __m512i words = kInt4Words[j].load();
+    __m512i v[4];
+    for (int n = 0; n < 4; ++n)
+      v[n] = _mm512_srlv_epi32(_mm512_permutex2var_epi32(load64(source[n]), words, load64(source[n] + 64)), shift);
+    for (int i = 0; i < 4; ++i) {
+      const __m512 xs = _mm512_load_ps(x + 64 * j + 16 * i);
+      for (int n = 0; n < 4; ++n) {
+        p[n][0] = _mm512_fmadd_ps(_mm512_permutexvar_ps(v[n], values), xs, p[n][0]);
+        v[n] = _mm512_srli_epi32(v[n], 8);
+      }
+    }
+  }
+}
+
 // Words 8 g + j for blocks 0..3 come from the first two registers, for 4..7 from the others.
 constexpr Lanes int8_words(int j) {
   Lanes l{};
@@ -147,6 +167,14 @@ struct Avx512 {
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
   static float tree(const float* acc) { return tree_of_lanes(acc); }
+
+  static constexpr int kDecodeOutputs = 4;
+  static void int4_chains(const std::byte* const (&source)[4], const float* x, F (&p)[4][1]) { int4_four_rows(source, x, p); }
+  static F spread4(const float* scales) {
+    alignas(64) static constexpr std::int32_t kIndex[16] = {0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 3};
+    return _mm512_permutexvar_ps(_mm512_load_si512(kIndex), _mm512_castps128_ps512(_mm_loadu_ps(scales)));
+  }
+
   static WidenFunction widen(WeightFormat format) { return kWiden512[static_cast<int>(format)]; }
 };
 

@@ -174,6 +174,7 @@ struct Neon {
     return vget_lane_f32(one, 0) + vget_lane_f32(one, 1);
   }
 
+  static constexpr int kDecodeOutputs = 0;
   static WidenFunction widen(WeightFormat format) { return kWiden[static_cast<int>(format)]; }
 };
 

@@ -126,7 +126,7 @@ struct WeightReader {
   const SuperblockLayout layout;
   void (*const widen)(const std::byte* source, float* out);
   std::byte* const staged;   // kStagedBytes
-  float* const half_scales;  // 16, of the superblock read last when the kind is kHalfBlocks
+  float* const half_scales;  // 32, of the superblock read last when the kind is kHalfBlocks
   WeightReader(const Matrix& matrix, const SuperblockLayout& l, std::byte* staged_bytes, float* halves)
       : w(matrix), layout(l), widen(V::widen(matrix.format)), staged(staged_bytes), half_scales(halves) {}
 
@@ -160,7 +160,10 @@ struct WeightReader {
   // C2 for a group that is no multiple of 32: the weight is q * scale, rounded, and the block scale 1.
   void apply_half_scales(float* weights) const {
     for (int i = 0; i < 16; ++i)
-      for (int lane = 0; lane < 16; ++lane) weights[16 * i + lane] = weights[16 * i + lane] * half_scales[i / 8 * 8 + lane % 8];
+      for (int part = 0; part < 16; part += V::kWidth) {
+        float* step = weights + 16 * i + part;
+        V::store(step, V::mul(V::load(step), V::load(half_scales + i / 8 * 16 + part)));
+      }
   }
 };
 
@@ -175,7 +178,7 @@ struct ProductScratch {
       : weights(reinterpret_cast<float*>(s.data)),
         scales(weights + (kOutputBlock + 1) * (kSuperblock + 16)),
         half_scales(scales + kOutputBlock * 16),
-        acc(half_scales + 16),
+        acc(half_scales + 32),
         staged(reinterpret_cast<std::byte*>(acc + kOutputBlock * kRowPanel * 16)) {}
 };
 
@@ -189,11 +192,74 @@ inline void prefetch_range(const std::byte* from, std::int64_t bytes, const std:
     if (from + b < end) V::prefetch(from + b);
 }
 
+// One row of x times int4 weights, kDecodeOutputs rows at a time; returns the first output that is left.
+template <class V>
+std::int64_t decode_int4(const WeightReader<V>& reader, const ProductScratch& scratch, std::int64_t first, std::int64_t last,
+                         const float* x, std::int64_t x_rows, float* y) {
+  constexpr int kParts = 16 / V::kWidth, kOutputs = V::kDecodeOutputs;
+  const SuperblockLayout& layout = reader.layout;
+  const Matrix& w = reader.w;
+  const bool by_row = layout.kind == ScaleKind::kRow, by_64 = layout.kind == ScaleKind::kBlocks && layout.span == 2;
+  const std::byte* end = w.data + last * w.row_bytes;
+  const auto* scales_end = reinterpret_cast<const std::byte*>(w.scales + last * w.scale_stride);
+  const std::int64_t scale_bytes = by_64 ? 16 * kOutputs : 0;  // of a step
+  std::byte* staged = reinterpret_cast<std::byte*>(scratch.weights);
+  for (; first + kOutputs <= last; first += kOutputs) {
+    typename V::F acc[kOutputs][kParts];
+    COLIBRI_UNROLL
+    for (int n = 0; n < kOutputs; ++n) {
+      COLIBRI_UNROLL
+      for (int h = 0; h < kParts; ++h) acc[n][h] = V::zero();
+    }
+    const std::byte* ahead = w.data + first * w.row_bytes + kPrefetchAhead;
+    const auto* scales_ahead = reinterpret_cast<const std::byte*>(w.scales + first * w.scale_stride) + kPrefetchAhead / 8;
+    for (std::int64_t s = 0; s < layout.count; ++s) {
+      const bool full = s < layout.full;
+      const std::byte* source[kOutputs];
+      COLIBRI_UNROLL
+      for (int n = 0; n < kOutputs; ++n) {
+        source[n] = w.data + (first + n) * w.row_bytes + s * layout.bytes;
+        if (full) continue;
+        stage_tail(w, first + n, staged + n * kStagedBytes);
+        source[n] = staged + n * kStagedBytes;
+      }
+      prefetch_range<V>(ahead, kOutputs * layout.bytes, end);
+      ahead += kOutputs * layout.bytes;
+      prefetch_range<V>(scales_ahead, scale_bytes, scales_end);
+      scales_ahead += scale_bytes;
+      typename V::F p[kOutputs][kParts];
+      V::int4_chains(source, x + s * x_rows * kSuperblock, p);
+      COLIBRI_UNROLL
+      for (int n = 0; n < kOutputs; ++n) {
+        const float* row = w.scales + (first + n) * w.scale_stride;
+        if (full && (by_row || by_64)) {
+          const typename V::F scale = by_row ? V::set1(*row) : V::spread4(row + 4 * s);
+          COLIBRI_UNROLL
+          for (int h = 0; h < kParts; ++h) acc[n][h] = V::fma(scale, p[n][h], acc[n][h]);
+        } else {
+          reader.read_scales(first + n, s, scratch.scales);
+          for (int h = 0; h < kParts; ++h) acc[n][h] = V::fma(V::load(scratch.scales + h * V::kWidth), p[n][h], acc[n][h]);
+        }
+      }
+    }
+    for (int n = 0; n < kOutputs; ++n) {
+      for (int h = 0; h < kParts; ++h) V::store(scratch.acc + h * V::kWidth, acc[n][h]);
+      y[first + n] = V::tree(scratch.acc);
+    }
+  }
+  return first;
+}
+
 template <class V>
 void matmul_panel(const WeightReader<V>& reader, const ProductScratch& scratch, std::int64_t first, std::int64_t last,
                   const float* x, std::int64_t x_rows, std::int64_t rows, float* y, std::int64_t y_stride) {
   const SuperblockLayout& layout = reader.layout;
   const Matrix& w = reader.w;
+  if constexpr (V::kDecodeOutputs > 0) {
+    const bool int4 = w.format == WeightFormat::kInt4Row || w.format == WeightFormat::kInt4Grouped;
+    if (rows == 1 && int4 && layout.kind != ScaleKind::kHalfBlocks)
+      first = decode_int4(reader, scratch, first, last, x, x_rows, y);
+  }
   const std::int64_t block = rows == 1 ? 8 : kOutputBlock;
   const std::byte* end = w.data + last * w.row_bytes;
   for (std::int64_t o = first; o < last; o += block) {

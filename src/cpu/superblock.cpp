@@ -99,10 +99,12 @@ void stage_scales(const SuperblockLayout& layout, const float* row_scales, std::
 }
 
 void stage_half_scales(const SuperblockLayout& layout, std::int64_t cols, const float* row_scales, std::int64_t s, float* out) {
+  std::int64_t index = 16 * s / layout.span, left = layout.span - 16 * s % layout.span;
   for (std::int64_t g = 0; g < 8; ++g)
     for (std::int64_t half = 0; half < 2; ++half) {
-      const std::int64_t run = 16 * s + 2 * g + half;
-      out[8 * half + g] = 16 * run < cols ? row_scales[run / layout.span] : 1.0f;
+      const bool inside = 16 * (16 * s + 2 * g + half) < cols;
+      out[16 * half + g] = out[16 * half + 8 + g] = inside ? row_scales[index] : 1.0f;
+      if (--left == 0) ++index, left = layout.span;
     }
 }
 

@@ -41,7 +41,8 @@ void stage_tail(const Matrix& w, std::int64_t o, std::byte* out);
 // last column get -0: fma(-0, +0, acc) leaves every acc as it is, where +0 would turn a -0 into +0. out: 16 floats.
 void stage_scales(const SuperblockLayout& layout, const float* row_scales, std::int64_t s, float* out);
 
-// kHalfBlocks: scales of columns 32 g .. 32 g + 15 of superblock s at [g] and of the next 16 at [8 + g]; 1 past the end.
+// kHalfBlocks: scales of columns 32 g .. 32 g + 15 of superblock s by lane at [lane], of the next 16 columns at
+// [16 + lane]; 1 past the end. out: 32 floats.
 void stage_half_scales(const SuperblockLayout& layout, std::int64_t cols, const float* row_scales, std::int64_t s, float* out);
 
 // As Matrix::row_scales.

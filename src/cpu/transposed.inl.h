@@ -17,11 +17,12 @@ struct TransposedScratch {
   float* high_inputs;  // the same for the second half of each block, when scales change there
   float* totals;       // [panel][256], PackedRows order
   std::byte* staged;
-  explicit TransposedScratch(const KernelScratch& s)
+  // `offset` puts weights and inputs in different halves of their cache lines (kWeightOffset).
+  TransposedScratch(const KernelScratch& s, std::int64_t offset)
       : weights(reinterpret_cast<float*>(s.data)),
-        inputs(weights + kTransposedChunk * kWideStride),
+        inputs(weights + kTransposedChunk * kWideStride + offset),
         high_inputs(inputs + kTransposedPanel * kInputStride),
-        totals(high_inputs + kTransposedPanel * kInputStride),
+        totals(high_inputs + kTransposedPanel * kInputStride + 16 - offset),
         staged(reinterpret_cast<std::byte*>(totals + kTransposedPanel * kSuperblock)) {}
 };
 
@@ -54,6 +55,7 @@ template <class V>
 void transposed_panel(const WeightReader<V>& reader, const TransposedScratch& scratch, std::int64_t s, const float* x,
                       std::int64_t x_stride, std::int64_t rows, float* y, std::int64_t y_stride) {
   alignas(64) float scales[16];
+  const float* half_scales = reader.half_scales;
   const Matrix& w = reader.w;
   const bool halves = reader.layout.kind == ScaleKind::kHalfBlocks;
   for (std::int64_t i = 0; i < rows * kSuperblock; i += V::kWidth) V::store(scratch.totals + i, V::zero());
@@ -64,14 +66,10 @@ void transposed_panel(const WeightReader<V>& reader, const TransposedScratch& sc
       for (std::int64_t r = 0; r < rows; ++r) {
         const typename V::F value = V::set1(x[r * x_stride + d + i]);
         float* inputs = scratch.inputs + r * kInputStride + 16 * i;
-        if (!halves) {
-          for (int lane = 0; lane < 16; lane += V::kWidth) V::store(inputs + lane, V::mul(value, V::load(scales + lane)));
-          continue;
-        }
         float* high = scratch.high_inputs + r * kInputStride + 16 * i;
-        for (int lane = 0; lane < 16; ++lane) {
-          inputs[lane] = x[r * x_stride + d + i] * reader.half_scales[lane % 8];
-          high[lane] = x[r * x_stride + d + i] * reader.half_scales[8 + lane % 8];
+        for (int lane = 0; lane < 16; lane += V::kWidth) {
+          V::store(inputs + lane, V::mul(value, V::load((halves ? half_scales : scales) + lane)));
+          if (halves) V::store(high + lane, V::mul(value, V::load(half_scales + 16 + lane)));
         }
       }
     }
@@ -91,8 +89,8 @@ void transposed_matmul(const Matrix& w, const float* x, std::int64_t x_stride, s
                        const KernelScratch& scratch_bytes) {
   const SuperblockLayout layout = superblock_layout(w);
   if (layout.kind == ScaleKind::kOther) return kScalarKernels.transposed_matmul(w, x, x_stride, rows, y, y_stride, scratch_bytes);
-  const TransposedScratch scratch(scratch_bytes);
-  alignas(64) float half_scales[16];
+  const TransposedScratch scratch(scratch_bytes, V::kWeightOffset);
+  alignas(64) float half_scales[32];
   const WeightReader<V> reader(w, layout, scratch.staged, half_scales);
   for (std::int64_t s = 0; s < layout.count; ++s)
     for (std::int64_t r = 0; r < rows; r += kTransposedPanel)
