@@ -1,0 +1,70 @@
+// Which experts a model would choose, without the model: a generator of expert ids that are skewed and correlated over
+// time as those of real routers are. Synthetic test beds use it in place of a router's choice, so that caches and
+// prefetch have something to learn.
+//
+// Every expert of every layer has a score per position, the sum of four parts: a lasting one (Zipf-like skew over the
+// layer's experts, in an order of the layer's own), one of the topic (a few topics come and go and return), one of the
+// phrase (a stretch of tokens that never returns), and noise that stays the same from one position to the next with some
+// probability. The best top_k scores are chosen, as a router does.
+//
+// The choice is a function of (options, position, layer) alone: chunks, batches and order of asking change nothing.
+// docs/cache.md has the statistics that the defaults reach beside those observed in real models.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "experts/trace.h"
+
+namespace colibri {
+
+struct RoutingOptions {
+  std::int64_t layers = 0;   // layer numbers run from 0 to layers - 1, whether or not all are asked for
+  std::int64_t experts = 0;  // of one layer
+  std::int64_t top_k = 0;
+  std::uint64_t seed = 0;
+
+  // Weights of the four parts; only their ratios count. Each part has unit spread, the lasting one falls with the
+  // logarithm of the rank.
+  double skew = 0.45;
+  double topic = 0.6;
+  double phrase = 0.5;
+  double noise = 1.0;
+  std::int64_t topics = 12;
+  double topic_tokens = 300;  // mean length of a topic
+  double phrase_tokens = 12;  // mean length of a phrase
+  double sticky = 0.2;        // probability that an expert's noise stays for another token
+  double recall = 0.75;       // share of the chosen experts that predict() finds, on average
+};
+
+class RoutingModel {
+ public:
+  explicit RoutingModel(const RoutingOptions& options);
+
+  const RoutingOptions& options() const { return options_; }
+  // The top_k experts of one position in rank order, distinct.
+  void choose(std::int64_t position, std::int64_t layer, std::vector<std::int32_t>& ids) const;
+  // top_k experts as a look at the layer before would predict them: each chosen one is found with the recall (the
+  // best ranks more surely than the last), the rest are near misses. Best first, distinct.
+  void predict(std::int64_t position, std::int64_t layer, std::vector<std::int32_t>& ids) const;
+
+ private:
+  // Experts by falling score, the first `count` of them.
+  void rank(std::int64_t position, std::int64_t layer, std::size_t count, std::vector<std::int32_t>& ids) const;
+  std::uint64_t segment_start(std::uint64_t stream, std::int64_t position, std::uint64_t threshold) const;
+
+  RoutingOptions options_;
+  std::vector<std::int32_t> lasting_;  // [layers][experts], scores in 1/4096 of a unit
+  std::int64_t topic_weight_, phrase_weight_, noise_weight_;
+  std::uint64_t topic_end_, phrase_end_, noise_end_;  // thresholds of a 32-bit draw
+};
+
+// A trace of the model: `prefill` positions in chunks of chunk_rows, then `decode` positions one by one; `rounds` times,
+// positions running on. Only sparse_layers are asked. Times are zero.
+struct RoutingRun {
+  std::int64_t prefill = 0, chunk_rows = 128, decode = 0, rounds = 1;
+  std::int64_t expert_bytes = 1;
+};
+Trace trace_of(const RoutingModel& model, const std::vector<std::int64_t>& sparse_layers, const RoutingRun& run);
+
+}  // namespace colibri
