@@ -2,7 +2,9 @@
 
 #include <sys/resource.h>
 
+#include <cstdlib>
 #include <fstream>
+#include <string_view>
 
 #if defined(__APPLE__)
 #include <mach/mach.h>
@@ -11,7 +13,25 @@
 
 namespace colibri {
 
+#if defined(__linux__)
+namespace {
+
+// A value of /proc/self/status or /proc/meminfo ("VmHWM:  1234 kB") in bytes; 0 when it is not there.
+std::uint64_t proc_value(const char* file, std::string_view wanted) {
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(wanted)) return std::strtoull(line.c_str() + wanted.size(), nullptr, 10) * 1024;
+  return 0;
+}
+
+}  // namespace
+#endif
+
 std::uint64_t peak_resident_bytes() {
+#if defined(__linux__)
+  // Not getrusage: its figure starts with the size of the process that forked us.
+  if (const std::uint64_t bytes = proc_value("/proc/self/status", "VmHWM:"); bytes > 0) return bytes;
+#endif
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
 #if defined(__APPLE__)
@@ -29,12 +49,7 @@ std::uint64_t available_memory_bytes() {
     return 0;
   return (static_cast<std::uint64_t>(stats.free_count) + stats.inactive_count + stats.purgeable_count) * vm_kernel_page_size;
 #else
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key, unit;
-  std::uint64_t value = 0;
-  while (meminfo >> key >> value && std::getline(meminfo, unit))
-    if (key == "MemAvailable:") return value * 1024;
-  return 0;
+  return proc_value("/proc/meminfo", "MemAvailable:");
 #endif
 }
 

@@ -124,6 +124,13 @@ TEST(Run, UnusualPrompts) {
   EXPECT_EQ(none["text"], "");
 }
 
+TEST(Run, PeakMemoryIsItsOwnNotItsParents) {
+  const std::int64_t before = run_json({"Hi", "-n", "1"})["peak_memory_bytes"];
+  const std::vector<char> ballast(400U << 20, 1);
+  const std::int64_t after = run_json({"Hi", "-n", "1"})["peak_memory_bytes"];
+  EXPECT_LT(after, before + (200 << 20)) << ballast.size();
+}
+
 TEST(Run, FullContextEndsTheAnswer) {
   const json out = run_json({kFox, "--temp", "0", "--ctx", "16", "-n", "100"});
   EXPECT_EQ(out["stop_reason"], "context-full");
