@@ -19,6 +19,7 @@ Action declare_run(CLI::App& app);
 Action declare_chat(CLI::App& app);
 Action declare_info(CLI::App& app);
 Action declare_oracle(CLI::App& app);
+Action declare_plan(CLI::App& app);
 Action declare_bench(CLI::App& app);
 
 }  // namespace colibri

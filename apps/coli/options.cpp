@@ -30,8 +30,32 @@ void EngineFlags::declare(CLI::App& app, bool model_flag) {
       ->check(between(0, 1 << 30));
   app.add_option("--prefill-chunk", prefill_chunk, "Prompt tokens computed together; never changes the result")
       ->check(between(0, 4096));
+  app.add_option("--ram", ram_gb,
+                 "Memory budget in GB; experts beyond it are read from disk as needed. 0: what the machine can spare")
+      ->check(between(0, 1e6));
+  app.add_option("--cache-experts", cache_experts, "Hold at most this many experts in memory; 0: as many as the budget allows")
+      ->check(between(0, 1 << 30));
+  app.add_option("--cache-policy", cache_policy, "Which experts stay in memory: default, lru, lfu ... Never changes the result");
+  app.add_flag("--no-prefetch", no_prefetch, "Do not read ahead what the next layer will probably need");
   app.add_option("--isa", isa, "Instruction set: scalar, avx2, avx512 or neon; default: the best here. Never changes the result");
 }
+
+namespace {
+
+// PIPE, PIPE_WORKERS and DIRECT, as users of the existing engine know them.
+Result<void> read_reader_environment(ReaderOptions& reader) {
+  if (const char* value = std::getenv("PIPE_WORKERS"); value != nullptr && *value != '\0') {
+    int workers = 0;
+    if (!CLI::detail::lexical_cast(std::string(value), workers) || workers < 1 || workers > 64)
+      return fail("PIPE_WORKERS={}: expected the number of reads in flight, 1 to 64", value);
+    reader.in_flight = workers;
+  }
+  if (const char* value = std::getenv("PIPE"); value != nullptr && std::string_view(value) == "0") reader.in_flight = 0;
+  reader.direct = environment_flag("DIRECT");
+  return {};
+}
+
+}  // namespace
 
 Result<EngineOptions> EngineFlags::engine_options() const {
   COLIBRI_TRY(dir, find_model(model));
@@ -41,6 +65,11 @@ Result<EngineOptions> EngineFlags::engine_options() const {
   options.context = context;
   options.prefill_chunk = prefill_chunk;
   options.isa = isa;
+  options.ram = static_cast<std::uint64_t>(ram_gb * 1e9);
+  options.expert_slots = cache_experts;
+  options.cache_policy = cache_policy;
+  options.prefetch = !no_prefetch;
+  COLIBRI_CHECK(read_reader_environment(options.reader));
   options.block_waits = environment_flag("COLI_NO_OMP_TUNE");
   return options;
 }

@@ -20,6 +20,10 @@ struct EngineFlags {
   std::int64_t context = 0;
   std::int64_t prefill_chunk = 0;
   std::string isa;
+  double ram_gb = 0;
+  std::int64_t cache_experts = 0;
+  std::string cache_policy = "default";
+  bool no_prefetch = false;
 
   // model_flag: declare --model too (not for commands that take the directory as an argument).
   void declare(CLI::App& app, bool model_flag = true);

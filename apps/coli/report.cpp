@@ -68,8 +68,40 @@ std::string describe(const GenerateStats& s) {
       s.logits_hash);
 }
 
+namespace {
+
+double share(std::uint64_t part, std::uint64_t whole) {
+  return whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
+double gigabytes_per_second(const ReaderStats& reader) {
+  return reader.busy_seconds > 0 ? static_cast<double>(reader.bytes) / reader.busy_seconds / 1e9 : 0;
+}
+
+}  // namespace
+
+std::string describe_phases(const GenerateStats& s) {
+  const PhaseTimes& p = s.phases;
+  std::string text = fmt::format(
+      "time: attention {:.2f} s, expert-disk {:.2f} s, expert-matmul {:.2f} s, dense and router {:.2f} s, head {:.2f} s, other "
+      "{:.2f} s",
+      p.attention, p.expert_wait, p.expert_matmul, p.feed_forward, p.head, p.other);
+  if (!s.streamed) return text;
+  const CacheCounts& d = s.experts.decode;
+  const std::uint64_t cached = d.hits - d.pinned - d.prefetched;
+  text += fmt::format(
+      "\ncoli: experts: answer hit {:.1f} % (pinned {:.1f}, cached {:.1f}, prefetched {:.1f}), prompt hit {:.1f} %; {} read, "
+      "{:.2f} GB/s; "
+      "{} predicted and not needed",
+      share(d.hits, d.needed), share(d.pinned, d.needed), share(cached, d.needed), share(d.prefetched, d.needed),
+      share(s.experts.prefill.hits, s.experts.prefill.needed), human_bytes(s.experts.reader.bytes),
+      gigabytes_per_second(s.experts.reader), d.unused + s.experts.prefill.unused);
+  return text;
+}
+
 nlohmann::json to_json(const GenerateStats& s) {
-  return {
+  const PhaseTimes& p = s.phases;
+  nlohmann::json out = {
       {"prompt_tokens", s.prompt_tokens},
       {"prompt_seconds", s.prompt_seconds},
       {"prompt_tok_s", rate(s.prompt_tokens, s.prompt_seconds)},
@@ -80,7 +112,28 @@ nlohmann::json to_json(const GenerateStats& s) {
       {"peak_memory_bytes", s.peak_memory_bytes},
       {"stop_reason", reason_name(s.reason)},
       {"logits_hash", fmt::format("{:016x}", s.logits_hash)},
+      {"seconds",
+       {{"attention", p.attention},
+        {"expert_disk", p.expert_wait},
+        {"expert_matmul", p.expert_matmul},
+        {"dense_and_router", p.feed_forward},
+        {"head", p.head},
+        {"other", p.other}}},
   };
+  if (s.streamed) {
+    const auto counts = [](const CacheCounts& c) -> nlohmann::json {
+      return {{"needed", c.needed},
+              {"hits", c.hits},
+              {"pinned", c.pinned},
+              {"prefetched", c.prefetched},
+              {"predicted_unused", c.unused}};
+    };
+    out["experts"] = {{"prompt", counts(s.experts.prefill)},
+                      {"answer", counts(s.experts.decode)},
+                      {"bytes_read", s.experts.reader.bytes},
+                      {"gb_per_second", gigabytes_per_second(s.experts.reader)}};
+  }
+  return out;
 }
 
 void print_json(const nlohmann::json& value) {

@@ -23,6 +23,8 @@ std::string human_bytes(std::uint64_t bytes);     // 31.0 MiB
 double rate(std::int64_t count, double seconds);  // per second; 0 when there was no time
 
 // One line for stderr.
+// Where the time went, and what the expert cache did when there was one: one line each.
+std::string describe_phases(const GenerateStats& stats);
 std::string describe(const GenerateStats& stats);
 // The same as fields of a JSON object.
 nlohmann::json to_json(const GenerateStats& stats);

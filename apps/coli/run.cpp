@@ -22,6 +22,7 @@ struct RunFlags {
   std::string prompt, prompt_file;
   bool has_prompt = false;
   bool raw = false, chat = false, think = false, json = false;
+  std::string trace;
   std::int64_t max_tokens = 256;
 };
 
@@ -82,6 +83,7 @@ int run(const RunFlags& flags) {
     prompt = std::move(*text);
   }
 
+  options->trace = flags.trace;
   auto model = LoadedModel::open(*options);
   if (!model) return fail_with(model.error());
   print_notices(*model->engine);
@@ -118,6 +120,7 @@ int run(const RunFlags& flags) {
   if (!flags.json && !text.empty() && text.back() != '\n') std::fputc('\n', stdout);
   std::fflush(stdout);
   if (!stats) return fail_with(stats.error());
+  if (auto traced = model->engine->finish_trace(); !traced) return fail_with(traced.error());
 
   const numerics::SamplingRule& rule = generate_options.sampling;
   if (flags.json) {
@@ -132,6 +135,7 @@ int run(const RunFlags& flags) {
     print_json(out);
   } else {
     fmt::print(stderr, "coli: {}{}\n", describe(*stats), rule.temperature > 0 ? fmt::format("; seed {}", rule.seed) : "");
+    fmt::print(stderr, "coli: {}\n", describe_phases(*stats));
   }
   if (InterruptGuard::interrupted()) return kExitInterrupted;
   return kExitOk;
@@ -151,6 +155,7 @@ Action declare_run(CLI::App& app) {
   CLI::Option* raw = app.add_flag("--raw", flags->raw, "Feed the prompt alone, and take special tokens written in it as such");
   CLI::Option* chat = app.add_flag("--chat", flags->chat, "Ask the prompt as one user turn")->excludes(raw);
   app.add_flag("--think", flags->think, "With --chat: let the model think first")->needs(chat);
+  app.add_option("--trace", flags->trace, "Record which experts every layer needed to this file");
   app.add_flag("--json", flags->json, "One JSON object instead of text and statistics");
   return [flags, prompt] {
     flags->has_prompt = prompt->count() > 0;

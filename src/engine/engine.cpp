@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <chrono>
 
+#include "experts/resident_experts.h"
+
 namespace colibri {
 namespace {
 
 constexpr int kMaxThreads = 256;
 constexpr std::int64_t kMaxPrefillChunk = 4096;
+constexpr std::uint64_t kTensorEntryBytes = 256;  // a name, a shape and a range in the index
 
 Result<const Kernels*> choose_kernels(const std::string& isa) {
   if (isa.empty()) return &best_kernels();
@@ -19,8 +22,8 @@ Result<const Kernels*> choose_kernels(const std::string& isa) {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
+// Everything up to the reading of weights: a model that does not fit is refused here.
+Result<std::unique_ptr<Engine>> Engine::prepare(const EngineOptions& options) {
   if (options.threads < 0 || options.threads > kMaxThreads)
     return fail("{} threads: expected 1 to {}, or 0 for every CPU", options.threads, kMaxThreads);
   if (options.prefill_chunk < 0 || options.prefill_chunk > kMaxPrefillChunk)
@@ -36,15 +39,85 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
                                             options.block_waits ? WaitMode::kBlock : WaitMode::kAdaptive));
   COLIBRI_TRY(weights, ModelWeights::plan(engine->checkpoint_, engine->config_));
   engine->weights_ = std::move(weights);
-  COLIBRI_CHECK(engine->weights_->read(engine->checkpoint_, engine->team_));
-  COLIBRI_TRY(experts, ResidentExperts::load(engine->checkpoint_, engine->weights_->experts, engine->team_));
-  engine->experts_.emplace(std::move(experts));
   ModelLimits limits;
   limits.max_context = options.context > 0 ? options.context : std::min(engine->config_.max_positions, kDefaultContext);
   limits.max_rows = std::min(options.prefill_chunk > 0 ? options.prefill_chunk : kDefaultPrefillChunk, limits.max_context);
-  engine->model_.emplace(engine->config_, *engine->weights_, *engine->experts_, engine->kernels_, engine->team_, limits);
+  engine->model_.emplace(engine->config_, *engine->weights_, engine->kernels_, engine->team_, limits);
+  COLIBRI_CHECK(engine->plan_experts(options));
+  return engine;
+}
+
+Result<MemoryPlan> Engine::plan(const EngineOptions& options) {
+  COLIBRI_TRY(engine, prepare(options));
+  return engine->memory_;
+}
+
+Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  COLIBRI_TRY(engine, prepare(options));
+  COLIBRI_CHECK(engine->weights_->read(engine->checkpoint_, engine->team_));
+  COLIBRI_CHECK(engine->open_experts(options));
   engine->load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return engine;
 }
+
+Result<void> Engine::plan_experts(const EngineOptions& options) {
+  const auto& records = weights_->experts;
+  MemoryNeeds needs;
+  needs.dense = weights_->dense_bytes;
+  needs.kv_cache = KvCache::bytes_per_position(config_, model_->indexed_layers()) * static_cast<std::uint64_t>(context());
+  needs.scratch = model_->scratch_bytes();
+  needs.read_buffers = RecordReader::buffer_bytes(options.reader);
+  needs.expert_slot = record_slot_bytes(records);
+  for (const auto& layer : records) needs.experts += layer.size();
+  needs.tables = needs.experts * sizeof(ReadPlan) + checkpoint_.tensors().size() * kTensorEntryBytes;
+  needs.least_experts = std::min<std::uint64_t>(needs.experts, static_cast<std::uint64_t>(config_.experts_per_token));
+  COLIBRI_TRY(memory, plan_memory(memory_facts(), needs, options.ram));
+  memory_ = std::move(memory);
+  if (options.expert_slots > 0 && static_cast<std::uint64_t>(options.expert_slots) < memory_.slabs.slots) {
+    COLIBRI_TRY(slabs, plan_slabs(~std::uint64_t{0}, needs.expert_slot, static_cast<std::uint64_t>(options.expert_slots),
+                                  ~std::uint64_t{0}));
+    memory_.slabs = std::move(slabs);
+    memory_.all_resident = false;
+    memory_.terms.back() = {"expert arena", memory_.slabs.total_bytes(), "the number of experts that was asked for"};
+  }
+  return {};
+}
+
+Result<void> Engine::open_experts(const EngineOptions& options) {
+  const auto& records = weights_->experts;
+  if (memory_.slabs.slots == 0 || memory_.all_resident) {
+    COLIBRI_TRY(experts, ResidentExperts::load(checkpoint_, records, team_));
+    experts_ = std::make_unique<ResidentExperts>(std::move(experts));
+  } else {
+    StreamingOptions streaming;
+    streaming.slabs = memory_.slabs;
+    streaming.reader = options.reader;
+    streaming.policy = options.cache_policy;
+    streaming.prefetch = options.prefetch;
+    COLIBRI_TRY(experts, StreamingExperts::open(checkpoint_, records, config_.experts_per_token, streaming, team_));
+    streaming_ = experts.get();
+    experts_ = std::move(experts);
+  }
+  model_->use_experts(*experts_);
+  return options.trace.empty() ? Result<void>{} : open_trace(options.trace);
+}
+
+Result<void> Engine::open_trace(const std::filesystem::path& path) {
+  TraceModel model;
+  model.layers = static_cast<std::int64_t>(weights_->experts.size());
+  model.experts = config_.experts;
+  model.top_k = config_.experts_per_token;
+  for (const auto& layer : weights_->experts)
+    if (!layer.empty()) model.expert_bytes = static_cast<std::int64_t>(plan_record(layer.front(), {}).read_bytes());
+  COLIBRI_TRY(writer, TraceWriter::create(path, model));
+  trace_.emplace(std::move(writer));
+  // A failed write is kept by the writer and reported by finish_trace().
+  recorder_ = std::make_unique<TraceRecorder>(*experts_, [this](const TraceStep& step) { (void)trace_->write(step); });
+  model_->use_experts(*recorder_);
+  return {};
+}
+
+Result<void> Engine::finish_trace() { return trace_ ? trace_->finish() : Result<void>{}; }
 
 }  // namespace colibri

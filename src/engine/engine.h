@@ -8,7 +8,10 @@
 
 #include "base/result.h"
 #include "base/thread_team.h"
-#include "experts/resident_experts.h"
+#include "engine/memory_plan.h"
+#include "experts/streaming_experts.h"
+#include "experts/trace_recorder.h"
+#include "experts/trace_writer.h"
 #include "model/model.h"
 
 namespace colibri {
@@ -19,7 +22,13 @@ struct EngineOptions {
   std::int64_t context = 0;        // positions; 0: the model's own limit, at most kDefaultContext
   std::int64_t prefill_chunk = 0;  // rows of one prefill step; 0: kDefaultPrefillChunk. Never changes a bit of the output
   std::string isa;                 // "scalar", "avx2", "avx512", "neon"; empty: the best this CPU has
-  bool block_waits = false;        // threads block at once instead of spinning briefly (COLI_NO_OMP_TUNE=1)
+  std::uint64_t ram = 0;           // memory budget in bytes; 0: what the machine can spare
+  std::int64_t expert_slots = 0;   // experts held in memory at most; 0: as many as the budget allows
+  ReaderOptions reader;            // how experts that do not fit are read
+  std::string cache_policy = "default";
+  std::filesystem::path trace;  // where to record the routing (experts/trace.h); empty: nowhere
+  bool prefetch = true;         // read experts that the next layer will probably need
+  bool block_waits = false;     // threads block at once instead of spinning briefly (COLI_NO_OMP_TUNE=1)
 };
 inline constexpr std::int64_t kDefaultContext = 8192;
 inline constexpr std::int64_t kDefaultPrefillChunk = 128;
@@ -27,6 +36,8 @@ inline constexpr std::int64_t kDefaultPrefillChunk = 128;
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> open(const EngineOptions& options);
+  // What open() would take of memory, without reading the weights.
+  static Result<MemoryPlan> plan(const EngineOptions& options);
 
   const ModelConfig& config() const { return config_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
@@ -36,10 +47,18 @@ class Engine {
   int threads() const { return team_.size(); }
   std::string_view kernels_name() const { return kernels_.name; }
   std::int64_t context() const { return model_->limits().max_context; }
-  std::uint64_t expert_bytes() const { return experts_->bytes(); }
+  const MemoryPlan& memory() const { return memory_; }
+  // The streaming source, or null when every expert is in memory.
+  const StreamingExperts* streaming() const { return streaming_; }
   double load_seconds() const { return load_seconds_; }
+  // Ends the trace; an error means that the file is not complete.
+  Result<void> finish_trace();
 
  private:
+  static Result<std::unique_ptr<Engine>> prepare(const EngineOptions& options);
+  Result<void> plan_experts(const EngineOptions& options);
+  Result<void> open_experts(const EngineOptions& options);
+  Result<void> open_trace(const std::filesystem::path& path);
   Engine(ModelConfig config, Checkpoint checkpoint, const Kernels& kernels, int threads, WaitMode wait)
       : config_(std::move(config)), checkpoint_(std::move(checkpoint)), kernels_(kernels), team_(threads, wait) {}
 
@@ -48,7 +67,11 @@ class Engine {
   const Kernels& kernels_;
   ThreadTeam team_;
   std::unique_ptr<ModelWeights> weights_;
-  std::optional<ResidentExperts> experts_;
+  MemoryPlan memory_;
+  std::unique_ptr<ExpertSource> experts_;
+  const StreamingExperts* streaming_ = nullptr;
+  std::optional<TraceWriter> trace_;
+  std::unique_ptr<TraceRecorder> recorder_;
   std::optional<Model> model_;
   double load_seconds_ = 0;
 };

@@ -32,6 +32,9 @@ Result<GenerateStats> generate(Session& session, std::span<const std::int32_t> p
   LogitsHash hash;
   const auto start = Clock::now();
   const std::int64_t before = session.position();
+  const PhaseTimes phases_before = session.engine().model().times();
+  const StreamingExperts* streaming = session.engine().streaming();
+  const StreamingStats experts_before = streaming ? streaming->stats() : StreamingStats{};
   if (prompt.empty() && session.logits().empty()) return fail("the prompt is empty: at least one token is needed");
   COLIBRI_CHECK(session.prefill(prompt, keep_going));
   stats.prompt_tokens = session.position() - before;
@@ -64,6 +67,9 @@ Result<GenerateStats> generate(Session& session, std::span<const std::int32_t> p
     ++stats.decode_steps;
   }
   stats.decode_seconds = seconds_since(decode_start);
+  stats.phases = session.engine().model().times().since(phases_before);
+  stats.streamed = streaming != nullptr;
+  if (streaming) stats.experts = streaming->stats().since(experts_before);
   stats.peak_memory_bytes = peak_resident_bytes();
   stats.logits_hash = hash.value();
   return stats;

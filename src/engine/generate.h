@@ -27,6 +27,9 @@ struct GenerateStats {
   double first_token_seconds = 0;  // from the start until the first token was known
   std::uint64_t peak_memory_bytes = 0;
   std::uint64_t logits_hash = 0;  // XXH3 (64 bit) over every logit vector sampled from, little-endian f32
+  PhaseTimes phases;              // where prompt and answer spent their time in the graph
+  bool streamed = false;          // experts came through the cache:
+  StreamingStats experts;         // what the cache and the disk did meanwhile
   StopReason reason = StopReason::kMaxTokens;
 };
 

@@ -9,9 +9,8 @@ AlignedArray<float> floats(std::int64_t count) { return AlignedArray<float>(stat
 
 }  // namespace
 
-FeedForward::FeedForward(Ops& ops, const ModelConfig& config, ExpertSource& experts, std::int64_t max_rows)
+FeedForward::FeedForward(Ops& ops, const ModelConfig& config, std::int64_t max_rows)
     : ops_(ops),
-      experts_(experts),
       hidden_(config.hidden_size),
       intermediate_(config.moe_intermediate_size),
       expert_count_(config.experts),
@@ -28,8 +27,7 @@ FeedForward::FeedForward(Ops& ops, const ModelConfig& config, ExpertSource& expe
   packed_act_ = floats(PackedRows::floats(max_rows, widest));
   out_ = floats(max_rows * hidden_);
   router_ = floats(max_rows * expert_count_);
-  predicted_ =
-      floats(experts.wants_predictions() ? max_rows * (hidden_ + expert_count_) + PackedRows::floats(max_rows, hidden_) : 0);
+  predicted_ = floats(max_rows * (hidden_ + expert_count_) + PackedRows::floats(max_rows, hidden_));
   gathered_ = floats(slots * hidden_);
   packed_in_ = floats(PackedRows::floats(slots, hidden_));
   expert_gate_ = floats(slots * intermediate_);
@@ -57,7 +55,7 @@ Result<void> FeedForward::run(const LayerWeights& layer, std::int64_t index, std
   if (layer.sparse) {  // the router first: its choice starts the reads of missing experts
     ops_.multiply({{layer.router, input_, router_.data(), expert_count_}});
     COLIBRI_CHECK(route(layer, index, rows));
-    if (next && experts_.wants_predictions()) predict_next(*next, index + 1, rows, x);
+    if (next && experts_->wants_predictions()) predict_next(*next, index + 1, rows, x);
   }
   if (width > 0) {
     ops_.multiply({{mlp.gate, input_, gate_.data(), width}, {mlp.up, input_, up_.data(), width}});
@@ -117,7 +115,7 @@ Result<void> FeedForward::route(const LayerWeights& layer, std::int64_t index, s
     ids_.push_back(g.expert);
     id_rows_.push_back(static_cast<std::int32_t>(g.slots));
   }
-  return experts_.request(index, ids_, id_rows_);
+  return experts_->request(index, ids_, id_rows_);
 }
 
 // Each distinct expert once, in the order of first appearance, with the rows that chose it side by side.
@@ -171,19 +169,19 @@ void FeedForward::predict_next(const LayerWeights& next, std::int64_t index, std
       ids.push_back(id);
     }
   }
-  experts_.predict(index, ids);
+  experts_->predict(index, ids);
 }
 
 Result<void> FeedForward::run_experts(std::int64_t rows, PhaseTimes& times, PhaseClock& clock) {
   std::vector<ExpertSource::Ready> batch;
   const auto release = [&] {
-    for (const auto& ready : batch) experts_.release(ready.index);
+    for (const auto& ready : batch) experts_->release(ready.index);
     batch.clear();
   };
   for (;;) {
     // Whatever is there now is computed together; waiting happens only with nothing in hand.
     const bool wait = batch.empty();
-    auto ready = experts_.next(wait);
+    auto ready = experts_->next(wait);
     if (wait) clock.add_to(times.expert_wait);
     if (!ready) {
       release();

@@ -12,7 +12,10 @@ namespace colibri {
 
 class FeedForward {
  public:
-  FeedForward(Ops& ops, const ModelConfig& config, ExpertSource& experts, std::int64_t max_rows);
+  FeedForward(Ops& ops, const ModelConfig& config, std::int64_t max_rows);
+
+  // Needed before a sparse layer runs. The source must outlive this.
+  void use_experts(ExpertSource& experts) { experts_ = &experts; }
 
   // x: the residual rows [rows, hidden]; the layer's output is added. next: the layer after this one, whose experts are
   // predicted when the source reads ahead; null when there is none or it is dense.
@@ -34,7 +37,7 @@ class FeedForward {
   void activate(std::int64_t rows, std::int64_t cols);
 
   Ops& ops_;
-  ExpertSource& experts_;
+  ExpertSource* experts_ = nullptr;
   std::int64_t hidden_, intermediate_, expert_count_, per_token_;
   float eps_;
   numerics::RouterRule rule_;

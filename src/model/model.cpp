@@ -17,15 +17,14 @@ AlignedArray<float> floats(std::int64_t count) { return AlignedArray<float>(stat
 
 }  // namespace
 
-Model::Model(const ModelConfig& config, const ModelWeights& weights, ExpertSource& experts, const Kernels& kernels,
-             ThreadTeam& team, const ModelLimits& limits)
+Model::Model(const ModelConfig& config, const ModelWeights& weights, const Kernels& kernels, ThreadTeam& team,
+             const ModelLimits& limits)
     : config_(config),
       weights_(weights),
       limits_(limits),
       ops_(kernels, team, widest_input(config)),
       attention_(ops_, config, limits.max_rows, limits.max_context),
-      experts_(experts),
-      feed_forward_(ops_, config, experts, limits.max_rows),
+      feed_forward_(ops_, config, limits.max_rows),
       rotary_(config.rope_theta, config.mla.qk_rope_head_dim),
       cosine_(floats(limits.max_rows * config.mla.qk_rope_head_dim / 2)),
       sine_(floats(limits.max_rows * config.mla.qk_rope_head_dim / 2)),
@@ -35,6 +34,11 @@ Model::Model(const ModelConfig& config, const ModelWeights& weights, ExpertSourc
       joined_(floats(limits.max_rows * 2 * config.hidden_size)) {}
 
 Model::~Model() = default;
+
+void Model::use_experts(ExpertSource& experts) {
+  experts_ = &experts;
+  feed_forward_.use_experts(experts);
+}
 
 std::vector<bool> Model::indexed_layers() const {
   std::vector<bool> indexed;
@@ -89,7 +93,7 @@ Result<void> Model::forward(StepPhase phase, std::span<const std::int32_t> ids, 
   PhaseClock clock;
   COLIBRI_CHECK(begin(ids, rows));
   embed(ids, x_.data(), config_.hidden_size);
-  experts_.begin_step(phase, rows_);
+  experts_->begin_step(phase, rows_);
   clock.add_to(times_.other);
   for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
     const LayerWeights& layer = weights_.layers[i];
@@ -102,7 +106,7 @@ Result<void> Model::forward(StepPhase phase, std::span<const std::int32_t> ids, 
   }
   clock.restart();
   ops_.rms_norm(x_.data(), weights_.final_norm.data(), config_.rms_norm_eps, hidden_.data(), rows_, config_.hidden_size);
-  experts_.end_step();
+  experts_->end_step();
   clock.add_to(times_.head);
   return {};
 }
@@ -133,12 +137,12 @@ Result<void> Model::mtp_forward(StepPhase phase, std::span<const std::int32_t> n
   }
   ops_.multiply({{mtp.eh_proj, ops_.pack(joined_.data(), 2 * d, rows_, 2 * d, packed_.data()), x_.data(), d}});
   const auto index = static_cast<std::int64_t>(weights_.layers.size());
-  experts_.begin_step(phase, rows_);
+  experts_->begin_step(phase, rows_);
   PhaseClock clock;
   COLIBRI_CHECK(attention_.run(mtp.layer, index, step_, selection_, x_.data()));
   clock.add_to(times_.attention);
   COLIBRI_CHECK(feed_forward_.run(mtp.layer, index, rows_, x_.data(), nullptr, times_));
-  experts_.end_step();
+  experts_->end_step();
   ops_.rms_norm(x_.data(), mtp.head_norm.data(), config_.rms_norm_eps, hidden_.data(), rows_, d);
   return {};
 }

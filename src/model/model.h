@@ -24,10 +24,13 @@ struct ModelLimits {
 
 class Model {
  public:
-  // weights and experts are owned by the caller and must outlive this, as must kernels and team.
-  Model(const ModelConfig& config, const ModelWeights& weights, ExpertSource& experts, const Kernels& kernels, ThreadTeam& team,
+  // weights, kernels and team are owned by the caller and must outlive this.
+  Model(const ModelConfig& config, const ModelWeights& weights, const Kernels& kernels, ThreadTeam& team,
         const ModelLimits& limits);
   ~Model();
+
+  // Where routed experts come from; needed before the first step, and must outlive this.
+  void use_experts(ExpertSource& experts);
 
   const ModelConfig& config() const { return config_; }
   const ModelLimits& limits() const { return limits_; }
@@ -70,7 +73,7 @@ class Model {
   ModelLimits limits_;
   Ops ops_;
   MlaAttention attention_;
-  ExpertSource& experts_;
+  ExpertSource* experts_ = nullptr;
   FeedForward feed_forward_;
   numerics::RotaryTable rotary_;
   Selection selection_;

@@ -15,6 +15,15 @@ struct PhaseTimes {
   double other = 0;          // embedding, rotary angles
 
   double total() const { return attention + feed_forward + expert_wait + expert_matmul + head + other; }
+
+  PhaseTimes since(const PhaseTimes& before) const {
+    return {attention - before.attention,
+            feed_forward - before.feed_forward,
+            expert_wait - before.expert_wait,
+            expert_matmul - before.expert_matmul,
+            head - before.head,
+            other - before.other};
+  }
 };
 
 // Adds the time since the last call (or construction) to one phase.

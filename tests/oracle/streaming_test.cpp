@@ -1,0 +1,156 @@
+// Experts streamed from disk through a cache: the same bits as with everything in memory, whatever the size of the cache, the
+// policy, prefetching, the reader and its modes, and whatever goes wrong on the disk.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "engine/generate.h"
+#include "engine/oracle.h"
+#include "format/safetensors.h"
+
+namespace colibri {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kRoot = COLIBRI_SOURCE_DIR;
+
+EngineOptions options_for(const fs::path& model) {
+  EngineOptions options;
+  options.model = model;
+  options.threads = 2;
+  options.context = 512;
+  return options;
+}
+
+std::vector<std::int32_t> prompt_of(const fs::path& dir, const std::string& name, std::size_t tokens) {
+  auto tensors = read_safetensors(dir / "expected.safetensors");
+  if (!tensors) throw std::runtime_error(tensors.error().message);
+  std::vector<std::int32_t> ids = tensors->at(name).ints();
+  ids.resize(std::min(ids.size(), tokens));
+  return ids;
+}
+
+struct Outcome {
+  std::uint64_t hash = 0;
+  std::vector<std::int32_t> ids;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome run(Engine& engine, std::span<const std::int32_t> prompt, std::int64_t tokens) {
+  Session session(engine);
+  GenerateOptions generation;
+  generation.max_tokens = tokens;
+  Outcome outcome;
+  auto stats = generate(session, prompt, generation, [&](std::int32_t id) {
+    outcome.ids.push_back(id);
+    return true;
+  });
+  if (!stats) throw std::runtime_error(stats.error().message);
+  outcome.hash = stats->logits_hash;
+  return outcome;
+}
+
+TEST(Streaming, SameBitsForEveryCacheAndReader) {
+  const fs::path dir = kRoot / "models/demo";
+  const std::vector<std::int32_t> prompt = prompt_of(dir, "ids.long", 40);
+  constexpr std::int64_t kTokens = 8;
+  auto resident = Engine::open(options_for(dir));
+  ASSERT_TRUE(resident) << resident.error().message;
+  ASSERT_EQ((*resident)->streaming(), nullptr);
+  const Outcome reference = run(**resident, prompt, kTokens);
+
+  for (const std::int64_t slots : {3, 5, 24, 100}) {
+    for (const char* policy : {"default", "lru"}) {
+      for (const bool prefetch : {true, false}) {
+        EngineOptions options = options_for(dir);
+        options.expert_slots = slots;
+        options.cache_policy = policy;
+        options.prefetch = prefetch;
+        options.reader.in_flight = slots % 2 == 0 ? 4 : 1;
+        auto engine = Engine::open(options);
+        ASSERT_TRUE(engine) << engine.error().message;
+        ASSERT_NE((*engine)->streaming(), nullptr);
+        EXPECT_EQ(run(**engine, prompt, kTokens), reference) << slots << " slots, " << policy << ", prefetch " << prefetch;
+        const StreamingStats stats = (*engine)->streaming()->stats();
+        EXPECT_EQ(stats.decode.needed, static_cast<std::uint64_t>((kTokens - 1) * 6 * 3));  // six sparse layers, top 3
+        EXPECT_LE(stats.decode.hits, stats.decode.needed);
+        EXPECT_GT(stats.reader.bytes, 0u);
+        if (!prefetch) {
+          EXPECT_EQ(stats.decode.prefetched, 0u);
+          EXPECT_EQ(stats.reader.prefetch_records, 0u);
+        }
+      }
+    }
+  }
+}
+
+TEST(Streaming, SameBitsForEveryWayOfReading) {
+  const fs::path dir = kRoot / "tests/oracle/cases/glm-dsa-tiny-mixed";
+  const std::vector<std::int32_t> prompt = prompt_of(dir, "input_ids", 24);
+  auto resident = Engine::open(options_for(dir));
+  ASSERT_TRUE(resident) << resident.error().message;
+  const Outcome reference = run(**resident, prompt, 10);
+  for (const ReadBackend backend : {ReadBackend::kThreads, ReadBackend::kRing})
+    for (const bool direct : {true, false})
+      for (const int in_flight : {0, 8}) {
+        EngineOptions options = options_for(dir);
+        options.expert_slots = 9;
+        options.reader.backend = backend;
+        options.reader.direct = direct;
+        options.reader.in_flight = in_flight;
+        auto engine = Engine::open(options);
+        ASSERT_TRUE(engine) << engine.error().message;
+        EXPECT_EQ(run(**engine, prompt, 10), reference)
+            << backend_name(backend) << ", direct " << direct << ", in flight " << in_flight;
+      }
+}
+
+TEST(Streaming, OracleCasesPassWithHalfOfTheExperts) {
+  for (const char* name :
+       {"glm-dsa-tiny", "glm-dsa-tiny-g64", "glm-dsa-tiny-i4row", "glm-dsa-tiny-mixed", "glm-dense-attn", "glm-odd-dims"}) {
+    EngineOptions options = options_for(kRoot / "tests/oracle/cases" / name);
+    options.expert_slots = 20;
+    auto engine = Engine::open(options);
+    ASSERT_TRUE(engine) << engine.error().message;
+    ASSERT_NE((*engine)->streaming(), nullptr);
+    auto report = check_against_oracle(**engine);
+    ASSERT_TRUE(report) << report.error().message;
+    EXPECT_TRUE(report->passed()) << name;
+    EXPECT_EQ(report->contract_bits_differ, 0) << name;
+  }
+}
+
+// A prompt whose layers need more experts than there are slots runs in waves and reads each needed expert once per chunk.
+TEST(Streaming, PrefillReadsEachNeededExpertOncePerChunk) {
+  const fs::path dir = kRoot / "models/demo";
+  const std::vector<std::int32_t> prompt = prompt_of(dir, "ids.long", 100);
+  EngineOptions options = options_for(dir);
+  options.expert_slots = 5;
+  options.prefetch = false;
+  auto engine = Engine::open(options);
+  ASSERT_TRUE(engine) << engine.error().message;
+  Session session(**engine);
+  ASSERT_TRUE(session.prefill(prompt));
+  const StreamingStats stats = (*engine)->streaming()->stats();
+  EXPECT_EQ(stats.reader.demand_records + stats.prefill.hits, stats.prefill.needed);
+  EXPECT_GT(stats.prefill.needed, 5u * 6u);
+}
+
+TEST(Streaming, TooSmallABudgetIsRefusedWithTheSmallestThatWorks) {
+  EngineOptions options = options_for(kRoot / "models/demo");
+  options.ram = 1 << 20;
+  auto refused = Engine::open(options);
+  ASSERT_FALSE(refused);
+  const std::string& message = refused.error().message;
+  const auto at = message.find("use --ram ");
+  ASSERT_NE(at, std::string::npos) << message;
+  options.ram = static_cast<std::uint64_t>(std::stod(message.substr(at + 10)) * 1e9);
+  auto smallest = Engine::open(options);
+  ASSERT_TRUE(smallest) << smallest.error().message;
+  ASSERT_NE((*smallest)->streaming(), nullptr);
+  EXPECT_LE((*smallest)->memory().total(), options.ram);
+}
+
+}  // namespace
+}  // namespace colibri
