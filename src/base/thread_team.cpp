@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <string>
+#include <system_error>
 
 #if defined(__linux__)
 #include <sched.h>
@@ -73,7 +74,11 @@ int available_cpus() {
 }
 
 ThreadTeam::ThreadTeam(int size, WaitMode wait) : wait_(wait) {
-  for (int worker = 1; worker < size; ++worker) workers_.emplace_back([this, worker] { worker_loop(worker); });
+  try {
+    for (int worker = 1; worker < size; ++worker) workers_.emplace_back([this, worker] { worker_loop(worker); });
+  } catch (const std::system_error&) {
+    // The system gives no more threads: those that exist do the work.
+  }
 }
 
 ThreadTeam::~ThreadTeam() {

@@ -20,7 +20,7 @@ int available_cpus();
 
 class ThreadTeam {
  public:
-  // size counts the calling thread; it is cut to at least 1. Results never depend on it.
+  // size counts the calling thread; it is cut to at least 1, and to what the system gives. Results never depend on it.
   explicit ThreadTeam(int size, WaitMode wait = WaitMode::kAdaptive);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;

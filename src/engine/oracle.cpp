@@ -51,9 +51,22 @@ class Checker {
   Result<std::vector<float>> reference(const Tensors& from, const std::string& name, std::size_t count) const {
     const auto it = from.find(name);
     if (it == from.end()) return fail("reference values: `{}` is missing", name);
+    if (it->second.dtype != DType::kF32)
+      return fail("reference values `{}`: expected F32, found {}", name, dtype_name(it->second.dtype));
     std::vector<float> values = it->second.floats();
     if (values.size() != count)
       return fail("reference values `{}`: expected {} numbers for this model, found {}", name, count, values.size());
+    return values;
+  }
+
+  // Token ids or positions, at least one.
+  Result<std::vector<std::int32_t>> integers(const std::string& name) const {
+    const auto it = expected_.find(name);
+    if (it == expected_.end()) return fail("expected.safetensors: `{}` is missing", name);
+    std::vector<std::int32_t> values = it->second.ints();
+    if (values.empty())
+      return fail("expected.safetensors: `{}`: expected at least one number of type I32, found {} of type {}", name,
+                  it->second.count(), dtype_name(it->second.dtype));
     return values;
   }
 
@@ -110,7 +123,7 @@ class Checker {
   }
 
   Result<void> compare_bits(const std::string& name, std::span<const float> ours) {
-    if (!contract_.contains(name)) return {};
+    if (contract_.empty()) return {};
     COLIBRI_TRY(bits, reference(contract_, name, ours.size()));
     report_.contract_values += static_cast<std::int64_t>(ours.size());
     for (std::size_t i = 0; i < ours.size(); ++i)
@@ -152,6 +165,10 @@ class Checker {
   // Generates as a user would, one token a step, and counts what agrees before the first difference.
   Result<void> check_greedy(const std::string& what, std::span<const std::int32_t> prompt, std::span<const std::int32_t> wanted) {
     report_.greedy_total += static_cast<std::int64_t>(wanted.size());
+    const std::size_t needed = prompt.size() + wanted.size() - 1;
+    if (static_cast<std::int64_t>(needed) > engine_.context())
+      return fail("the reference's greedy run needs {} positions, the context has {}; use a larger --ctx", needed,
+                  engine_.context());
     Session session(engine_);
     COLIBRI_CHECK(session.prefill(prompt));
     for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -167,8 +184,10 @@ class Checker {
   }
 
   Result<void> check_all_positions() {
-    const std::vector<std::int32_t> ids = expected_.at("input_ids").ints();
-    const bool hidden = expected_.contains("hidden"), mtp = expected_.contains("mtp_logits") && engine_.model().has_mtp();
+    COLIBRI_TRY(ids, integers("input_ids"));
+    const bool hidden = expected_.contains("hidden"), mtp = expected_.contains("mtp_logits");
+    if (mtp && !engine_.model().has_mtp())
+      return fail("expected.safetensors has `mtp_logits`, but the model's files hold no MTP layer; is a shard missing?");
     COLIBRI_TRY(pass, pass_over(ids, hidden, mtp));
     COLIBRI_CHECK(compare_logits("logits", pass.logits));
     if (hidden) {
@@ -186,13 +205,14 @@ class Checker {
       keep_computed("mtp_logits", pass.mtp);
       COLIBRI_CHECK(compare_bits("mtp_logits", pass.mtp));
     }
-    if (expected_.contains("greedy")) COLIBRI_CHECK(check_greedy("greedy", ids, expected_.at("greedy").ints()));
-    return {};
+    if (!expected_.contains("greedy")) return {};
+    COLIBRI_TRY(greedy, integers("greedy"));
+    return check_greedy("greedy", ids, greedy);
   }
 
   // ids.N is prompt and continuation; logits_prompt.N belongs to the last prompt token, which is found by its logits.
   Result<void> check_case(const std::string& n) {
-    const std::vector<std::int32_t> ids = expected_.at("ids." + n).ints();
+    COLIBRI_TRY(ids, integers("ids." + n));
     const auto v = static_cast<std::size_t>(vocab_);
     COLIBRI_TRY(pass, pass_over(ids, false, false));
     COLIBRI_TRY(prompt_logits, reference(expected_, "logits_prompt." + n, v));
@@ -208,11 +228,11 @@ class Checker {
   }
 
   Result<void> check_long() {
-    const std::vector<std::int32_t> ids = expected_.at("ids.long").ints();
-    if (!expected_.contains("positions.long")) return fail("expected.safetensors: `positions.long` is missing beside `ids.long`");
+    COLIBRI_TRY(ids, integers("ids.long"));
+    COLIBRI_TRY(positions, integers("positions.long"));
     COLIBRI_TRY(pass, pass_over(ids, false, false));
     std::vector<float> rows;
-    for (const std::int32_t position : expected_.at("positions.long").ints()) {
+    for (const std::int32_t position : positions) {
       if (position < 0 || static_cast<std::size_t>(position) >= ids.size())
         return fail("expected.safetensors: `positions.long` names position {} of {} tokens", position, ids.size());
       const auto begin = pass.logits.begin() + position * vocab_;
@@ -239,11 +259,15 @@ bool OracleReport::passed(double tolerance) const {
 
 Result<OracleReport> check_against_oracle(Engine& engine, const std::filesystem::path& dump) {
   const std::filesystem::path dir = engine.checkpoint().dir();
+  std::error_code ignored;
+  if (!dump.empty() && std::filesystem::equivalent(dump.has_parent_path() ? dump.parent_path() : ".", dir, ignored))
+    return fail("{}: a dump inside the model's own folder would become part of the model; give another place", dump.string());
   COLIBRI_TRY(expected, read_safetensors(dir / "expected.safetensors"));
   Tensors contract;
   if (std::filesystem::exists(dir / "contract.safetensors")) {
     COLIBRI_TRY(values, read_safetensors(dir / "contract.safetensors"));
     contract = std::move(values);
+    if (contract.empty()) return fail("{}: holds no arrays", (dir / "contract.safetensors").string());
   }
   Checker checker(engine, std::move(expected), std::move(contract));
   COLIBRI_TRY(report, checker.run());

@@ -98,7 +98,15 @@ Result<std::string> read_text(const std::filesystem::path& path, std::uint64_t m
   return text;
 }
 
-Result<void> write_atomically(const std::filesystem::path& path, std::span<const std::span<const std::byte>> parts) {
+Result<void> write_atomically(const std::filesystem::path& target, std::span<const std::span<const std::byte>> parts) {
+  // A link keeps pointing where it does; a device or a pipe is nobody's file to replace.
+  std::error_code ignored;
+  const auto status = std::filesystem::status(target, ignored);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+    return fail("{}: this is not a regular file; give the name of a file to write", target.string());
+  std::filesystem::path path = target;
+  for (int links = 0; links < 40 && std::filesystem::is_symlink(path, ignored); ++links)
+    path = path.parent_path() / std::filesystem::read_symlink(path, ignored);
   const std::filesystem::path dir = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   TemporaryFile temporary(dir / fmt::format(".{}.{}.tmp", path.filename().string(), ::getpid()));
   const auto failed = [&](std::string_view step) {

@@ -44,7 +44,7 @@ Result<std::string> read_text(const std::filesystem::path& path, std::uint64_t m
 
 // Replaces `path` by the concatenation of parts: written beside it, flushed to the disk, renamed. Whoever opens
 // path finds the old content or the new, whatever interrupts the writing.
-Result<void> write_atomically(const std::filesystem::path& path, std::span<const std::span<const std::byte>> parts);
+Result<void> write_atomically(const std::filesystem::path& target, std::span<const std::span<const std::byte>> parts);
 
 // Text from a file as it may stand in a message: in quotes, control characters escaped, shortened.
 std::string in_quotes(std::string_view text);

@@ -86,6 +86,12 @@ class WeightLoader {
     if (!sparse) return mlp(name + "mlp.", config_.intermediate_size, out.mlp);
     COLIBRI_CHECK(matrix(name + "mlp.gate.weight", config_.experts, config_.hidden_size, out.router));
     COLIBRI_CHECK(floats(name + "mlp.gate.e_score_correction_bias", config_.experts, out.router_bias));
+    if (config_.shared_experts == 0 && checkpoint_.find(name + "mlp.shared_experts.gate_proj.weight"))
+      return fail(
+          "{}: config.json has no shared experts (`n_shared_experts`), but the files hold {}mlp.shared_experts.gate_proj.weight; "
+          "one of "
+          "the two belongs to another model",
+          checkpoint_.dir().string(), name);
     if (config_.shared_experts > 0)
       COLIBRI_CHECK(mlp(name + "mlp.shared_experts.", config_.moe_intermediate_size * config_.shared_experts, out.mlp));
     for (std::int64_t e = 0; e < config_.experts; ++e) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 
 #include "engine/oracle.h"
 #include "format/safetensors.h"
@@ -74,13 +75,51 @@ TEST(Oracle, NoticesADifference) {
   options.model = dir;
   auto engine = Engine::open(options);
   ASSERT_TRUE(engine) << engine.error().message;
-  auto report = check_against_oracle(**engine, dir / "dump.safetensors");
+  const fs::path dump_file = dir.string() + "-dump.safetensors", link = dir.string() + "-link.safetensors";
+  EXPECT_FALSE(check_against_oracle(**engine, dir / "dump.safetensors")) << "a dump would become part of the model";
+  fs::create_symlink(dump_file, link);
+  auto report = check_against_oracle(**engine, link);
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_EQ(report->contract_bits_differ, 1);
   EXPECT_FALSE(report->passed());
-  auto dump = read_safetensors(dir / "dump.safetensors");
+  auto dump = read_safetensors(dump_file);
   ASSERT_TRUE(dump) << dump.error().message;
   EXPECT_TRUE(dump->contains("logits") && dump->contains("hidden") && dump->contains("mtp_logits"));
+  EXPECT_TRUE(fs::is_symlink(link));
+  for (const fs::path& path : {dir, dump_file, link}) fs::remove_all(path);
+}
+
+// What cannot be compared is an error, not agreement.
+TEST(Oracle, ReferencesThatCannotBeComparedAreErrors) {
+  const fs::path source = kRoot / "tests/oracle/cases/glm-dsa-tiny-g64";
+  const fs::path dir = fs::temp_directory_path() / fmt::format("colibri-oracle-parts-{}", ::getpid());
+  const auto check = [&](const std::function<void()>& damage) -> std::string {
+    fs::remove_all(dir);
+    fs::copy(source, dir);
+    damage();
+    EngineOptions options;
+    options.model = dir;
+    auto engine = Engine::open(options);
+    if (!engine) return engine.error().message;
+    auto report = check_against_oracle(**engine);
+    return report ? "agrees" : report.error().message;
+  };
+  const auto retype = [&](const char* file, const char* tensor, bool remove) {
+    auto tensors = read_safetensors(dir / file);
+    ASSERT_TRUE(tensors);
+    std::vector<NamedTensor> changed;
+    for (auto& [name, value] : *tensors) {
+      if (name == tensor && remove) continue;
+      if (name == tensor) value.dtype = DType::kF32;
+      changed.push_back(value);
+    }
+    ASSERT_TRUE(write_safetensors(dir / file, changed));
+  };
+  EXPECT_EQ(check([] {}), "agrees");
+  EXPECT_NE(check([&] { fs::remove(dir / "out-mtp-00003.safetensors"); }).find("MTP"), std::string::npos);
+  EXPECT_NE(check([&] { retype("expected.safetensors", "greedy", false); }).find("greedy"), std::string::npos);
+  EXPECT_NE(check([&] { retype("expected.safetensors", "input_ids", false); }).find("input_ids"), std::string::npos);
+  EXPECT_NE(check([&] { retype("contract.safetensors", "logits", true); }).find("logits"), std::string::npos);
   fs::remove_all(dir);
 }
 
