@@ -78,11 +78,11 @@ class Bench {
     std::vector<Measured> out;
     const Work work = work_per_token(engine_, false);
     for (const std::int64_t size : flags_.prompts) {
-      if (size > engine_.context()) continue;
+      if (InterruptGuard::interrupted()) break;
       double best = 0;
       for (std::int64_t i = 0; i < flags_.repeat && !InterruptGuard::interrupted(); ++i) {
         session_.truncate(0);
-        COLIBRI_TRY(seconds, time([&] { return session_.prefill(ids(size)); }));
+        COLIBRI_TRY(seconds, time([&] { return session_.prefill(ids(size), going); }));
         best = i == 0 ? seconds : std::min(best, seconds);
       }
       const double n = static_cast<double>(size);
@@ -95,15 +95,17 @@ class Bench {
     std::vector<Measured> out;
     const Work work = work_per_token(engine_, true);
     for (const std::int64_t depth : flags_.depths) {
-      if (depth + flags_.tokens > engine_.context()) continue;
+      if (InterruptGuard::interrupted()) break;
       double best = 0;
       session_.truncate(0);
-      COLIBRI_CHECK(session_.prefill(ids(depth)));
+      COLIBRI_CHECK(session_.prefill(ids(depth), going));
+      if (InterruptGuard::interrupted()) break;
       for (std::int64_t i = 0; i < flags_.repeat && !InterruptGuard::interrupted(); ++i) {
         session_.truncate(depth);
         const std::vector<std::int32_t> next = ids(flags_.tokens);
         COLIBRI_TRY(seconds, time([&]() -> Result<void> {
-                      for (const std::int32_t id : next) COLIBRI_CHECK(session_.append(id));
+                      for (const std::int32_t id : next)
+                        if (going(0)) COLIBRI_CHECK(session_.append(id));
                       return {};
                     }));
         best = i == 0 ? seconds : std::min(best, seconds);
@@ -115,6 +117,9 @@ class Bench {
   }
 
  private:
+  // After an interrupt nothing more is computed and no number is printed.
+  static bool going(std::int64_t) { return !InterruptGuard::interrupted(); }
+
   // Tokens spread over the vocabulary, the same every time: experts are chosen as by real text, not all alike.
   std::vector<std::int32_t> ids(std::int64_t count) const {
     std::vector<std::int32_t> out;
@@ -167,7 +172,22 @@ void print_row(const std::string& what, std::int64_t tokens, const Measured& m, 
              100 * m.gigaflops / peaks.gigaflops);
 }
 
-int bench(const BenchFlags& flags) {
+// Keeps the sizes that fit the context and says which do not. extra: positions that each needs besides.
+std::vector<std::int64_t> fitting(const std::vector<std::int64_t>& sizes, std::int64_t extra, std::int64_t context,
+                                  std::string_view what) {
+  std::vector<std::int64_t> out;
+  for (const std::int64_t size : sizes) {
+    if (size + extra <= context) {
+      out.push_back(size);
+      continue;
+    }
+    print_note(fmt::format("{} {} is left out: it needs {} positions and the context holds {} (--ctx)", what, size, size + extra,
+                           context));
+  }
+  return out;
+}
+
+int bench(BenchFlags flags) {
   auto options = flags.engine.engine_options();
   if (!options) return fail_with(options.error());
   auto opened = Engine::open(*options);
@@ -175,7 +195,13 @@ int bench(const BenchFlags& flags) {
   Engine& engine = **opened;
   print_notices(engine);
 
-  const InterruptGuard guard;
+  flags.prompts = fitting(flags.prompts, 0, engine.context(), "--prompt");
+  flags.depths = fitting(flags.depths, flags.tokens, engine.context(), "--depth");
+  if (flags.prompts.empty() && flags.depths.empty())
+    return fail_with({fmt::format(
+        "no --prompt and no --depth fits the context of {} positions; give smaller ones or a larger --ctx", engine.context())});
+
+  const InterruptGuard guard(SecondInterrupt::kEndsProgram);
   const Peaks peaks = measure_peaks(engine);
   Bench run(flags, engine);
   auto prompts = run.prompts();
@@ -217,17 +243,15 @@ Action declare_bench(CLI::App& app) {
   flags->engine.declare(app);
   app.add_option("--prompt", flags->prompts, "Prompt sizes in tokens")
       ->delimiter(',')
-      ->check(between(1, 1 << 30))
+      ->check(whole(1, 1 << 30))
       ->capture_default_str();
   app.add_option("--depth", flags->depths, "Positions at which generation starts")
       ->delimiter(',')
-      ->check(between(1, 1 << 30))
+      ->check(whole(1, 1 << 30))
       ->capture_default_str();
-  app.add_option("--tokens", flags->tokens, "Tokens to generate at each depth")
-      ->check(between(1, 1 << 20))
-      ->capture_default_str();
+  app.add_option("--tokens", flags->tokens, "Tokens to generate at each depth")->check(whole(1, 1 << 20))->capture_default_str();
   app.add_option("--repeat", flags->repeat, "Runs of each size; the fastest counts")
-      ->check(between(1, 1000))
+      ->check(whole(1, 1000))
       ->capture_default_str();
   app.add_flag("--json", flags->json, "One JSON object instead of text");
   return [flags] { return bench(*flags); };

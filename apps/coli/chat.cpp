@@ -2,8 +2,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <optional>
 
@@ -109,14 +111,17 @@ class Chat {
     ChatMessage reply;
     reply.role = Role::kAssistant;
     Utf8Stream stream;
-    if (thinking) start_dim();
+    bool dimmed = false;
     const auto show = [&](std::string piece) {
+      if (thinking && !dimmed && !piece.empty()) {
+        start_dim();
+        dimmed = true;
+      }
       if (!thinking && reply.content.empty()) piece.erase(0, std::min(piece.find_first_not_of("\r\n"), piece.size()));
       (thinking ? reply.reasoning : reply.content) += piece;
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
-      std::fflush(stdout);
+      write_output(piece);
     };
-    const auto going = [](std::int64_t) { return !InterruptGuard::interrupted(); };
+    const auto going = [](std::int64_t) { return !InterruptGuard::interrupted() && std::ferror(stdout) == 0; };
     InterruptGuard::clear();
     auto stats = generate(
         session_, keep_common_prefix(ids), options,
@@ -126,8 +131,8 @@ class Chat {
             show(stream.finish());
             stream = Utf8Stream();
             thinking = false;
-            end_dim();
-            std::fputs("\n\n", stdout);
+            if (dimmed) end_dim();
+            if (!reply.reasoning.empty()) std::fputs("\n\n", stdout);
           } else if (!model_.tokenizer.is_special(id)) {
             show(stream.push(model_.tokenizer.token_bytes(id)));
           }
@@ -135,7 +140,7 @@ class Chat {
         },
         going);
     show(stream.finish());
-    if (thinking) end_dim();
+    if (thinking && dimmed) end_dim();
     std::fputc('\n', stdout);
     std::fflush(stdout);
     const bool stopped = InterruptGuard::interrupted();
@@ -188,21 +193,23 @@ int chat(const ChatFlags& flags) {
   auto model = LoadedModel::open(*options);
   if (!model) return fail_with(model.error());
   const ModelConfig& config = model->engine->config();
-  if (!model->chat) return fail_with({fmt::format("no chat template is built in for the model type {}", config.model_type)});
+  if (!model->chat) return fail_with(model->chat.error());
   print_notices(*model->engine);
 
-  const InterruptGuard guard;
+  const InterruptGuard guard(SecondInterrupt::kIsNotedToo);
   LineReader reader("> ");
   Chat conversation(flags, *model);
   if (reader.interactive())
     fmt::print("{}, {} layers, context {}. :help lists the commands.\n", config.model_type, config.layers,
                with_commas(model->engine->context()));
-  int exit_code = kExitOk;
+  int exit_code = kExitOk;  // of the last request: what a script asks for; a person has seen the error
   for (std::string line;;) {
     InterruptGuard::clear();
     const LineReader::Status status = reader.read(line);
     if (status == LineReader::Status::kEnd) {
       if (reader.interactive()) std::fputc('\n', stdout);
+      if (const int error = errno; std::ferror(stdin) != 0)
+        exit_code = fail_with({fmt::format("reading stdin failed: {}", std::strerror(error))});
       break;
     }
     if (status == LineReader::Status::kInterrupted) {
@@ -225,7 +232,11 @@ int chat(const ChatFlags& flags) {
       print_error(fmt::format("unknown command {}; :help lists them", word));
     } else if (auto done = conversation.answer(line); !done) {
       exit_code = fail_with(done.error());
+      if (reader.interactive()) exit_code = kExitOk;
+    } else {
+      exit_code = kExitOk;
     }
+    if (std::ferror(stdout) != 0) return kExitFailed;  // main() says why
   }
   if (conversation.used()) conversation.print_totals();
   return exit_code;
@@ -240,7 +251,7 @@ Action declare_chat(CLI::App& app) {
   app.add_option("--system", flags->system, "System message that opens the conversation");
   app.add_flag("--think", flags->think, "Let the model think before it answers");
   app.add_option("-n,--max-tokens", flags->max_tokens, "Longest answer in tokens")
-      ->check(between(1, 1 << 30))
+      ->check(whole(1, 1 << 30))
       ->capture_default_str();
   app.footer(std::string("In the conversation:\n") + kHelp);
   return [flags] { return chat(*flags); };

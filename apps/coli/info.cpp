@@ -7,6 +7,7 @@
 #include "inventory.h"
 #include "locate.h"
 #include "model/kv_cache.h"
+#include "model/weights.h"
 #include "options.h"
 #include "report.h"
 
@@ -89,14 +90,20 @@ int info(const InfoFlags& flags) {
   const Inventory inventory = take_inventory(*checkpoint, config ? &*config : nullptr);
   std::vector<std::string> notes = inventory.notes;
   for (const std::string& notice : checkpoint->notices()) notes.push_back(notice);
-  if (!config) notes.insert(notes.begin(), "colibri cannot run this model: " + config.error().message);
+  // Runnable: the engine finds every tensor it needs in a shape and format it knows. No matrix is read for that.
+  std::string problem;
+  if (!config)
+    problem = config.error().message;
+  else if (const auto weights = ModelWeights::plan(*checkpoint, *config); !weights)
+    problem = weights.error().message;
+  if (!problem.empty()) notes.insert(notes.begin(), "colibri cannot run this model: " + problem);
   std::uint64_t file_bytes = 0;
   for (const Checkpoint::Shard& shard : checkpoint->shards()) file_bytes += shard.file_bytes;
 
   if (flags.json) {
     nlohmann::json out = {
         {"dir", dir->string()},
-        {"runnable", config.has_value()},
+        {"runnable", problem.empty()},
         {"shards", checkpoint->shards().size()},
         {"file_bytes", file_bytes},
         {"parameters", inventory.parameters},
@@ -127,7 +134,7 @@ int info(const InfoFlags& flags) {
 
 Action declare_info(CLI::App& app) {
   auto flags = std::make_shared<InfoFlags>();
-  app.add_option("DIR", flags->dir, "Model directory; default: the demo model")->envname("COLI_MODEL");
+  app.add_option("DIR,-m,--model", flags->dir, "Model directory; default: the demo model")->envname("COLI_MODEL");
   app.add_flag("--json", flags->json, "One JSON object instead of text");
   return [flags] { return info(*flags); };
 }

@@ -9,12 +9,13 @@ void note(int) { pending = 1; }
 
 }  // namespace
 
-InterruptGuard::InterruptGuard() {
+InterruptGuard::InterruptGuard(SecondInterrupt second) {
   clear();
   struct sigaction action{};
   action.sa_handler = note;
   sigemptyset(&action.sa_mask);
-  action.sa_flags = 0;  // no SA_RESTART: a read for the next line must return
+  // No SA_RESTART: a read for the next line must return.
+  action.sa_flags = second == SecondInterrupt::kEndsProgram ? static_cast<int>(SA_RESETHAND) : 0;
   sigaction(SIGINT, &action, &before_);
 }
 

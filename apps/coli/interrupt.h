@@ -5,10 +5,13 @@
 
 namespace colibri {
 
+// What a second SIGINT does: end the program, in case the first is not noticed for long, or the same again.
+enum class SecondInterrupt { kEndsProgram, kIsNotedToo };
+
 // While one lives, SIGINT only sets a flag, and a blocking read returns. One at a time.
 class InterruptGuard {
  public:
-  InterruptGuard();
+  explicit InterruptGuard(SecondInterrupt second);
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/thread_team.h"
 #include "report.h"
 
 namespace colibri {
 namespace {
 
-std::vector<std::int32_t> stop_ids(const ModelConfig& config, const std::optional<ChatTemplate>& chat) {
+std::vector<std::int32_t> stop_ids(const ModelConfig& config, const Result<ChatTemplate>& chat) {
   std::vector<std::int32_t> ids = config.eos_ids;
   if (chat) ids.insert(ids.end(), chat->stop_ids().begin(), chat->stop_ids().end());
   std::sort(ids.begin(), ids.end());
@@ -26,8 +27,7 @@ Result<LoadedModel> LoadedModel::open(const EngineOptions& options) {
   if (tokenizer.vocab_size() > config.vocab_size)
     return fail("{}: the tokenizer has ids up to {}, the model only {} (config.json, vocab_size)",
                 (options.model / "tokenizer.json").string(), tokenizer.vocab_size() - 1, config.vocab_size);
-  std::optional<ChatTemplate> chat;
-  if (auto found = ChatTemplate::for_model(config.model_type, tokenizer)) chat = std::move(*found);
+  auto chat = ChatTemplate::for_model(config.model_type, tokenizer);
   std::vector<std::int32_t> stops = stop_ids(config, chat);
   return LoadedModel{std::move(engine), std::move(tokenizer), std::move(chat), std::move(stops)};
 }
@@ -35,8 +35,10 @@ Result<LoadedModel> LoadedModel::open(const EngineOptions& options) {
 void print_notices(const Engine& engine) {
   const std::vector<std::string> about_files = engine.checkpoint().notices();
   for (const std::string& notice : engine.weights().notices)
-    if (std::find(about_files.begin(), about_files.end(), notice) == about_files.end())
-      fmt::print(stderr, "coli: note: {}\n", one_line(notice));
+    if (std::find(about_files.begin(), about_files.end(), notice) == about_files.end()) print_note(notice);
+  if (const int cpus = available_cpus(); engine.threads() > cpus)
+    print_note(fmt::format("{} threads share the {} CPUs this process may use, which is slower than --threads {}",
+                           engine.threads(), cpus, cpus));
 }
 
 }  // namespace colibri

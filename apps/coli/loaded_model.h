@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "base/result.h"
@@ -16,8 +15,8 @@ namespace colibri {
 struct LoadedModel {
   std::unique_ptr<Engine> engine;
   Tokenizer tokenizer;
-  std::optional<ChatTemplate> chat;  // none when the family has no built-in template
-  std::vector<std::int32_t> stops;   // the model's eos ids and the template's
+  Result<ChatTemplate> chat;        // or why there is none
+  std::vector<std::int32_t> stops;  // the model's eos ids and the template's
 
   static Result<LoadedModel> open(const EngineOptions& options);
 };

@@ -1,9 +1,14 @@
 // coli: dispatches to the subcommands, one file each.
+#include <fcntl.h>
+
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <map>
+#include <system_error>
 
 #include "command.h"
 #include "report.h"
@@ -36,6 +41,23 @@ constexpr const char* kEnvironment =
     "  TF=1                  `coli run` checks the model like `coli oracle` instead\n"
     "  DEBUG_LOGITS=1        the check prints the five best tokens and the margin at each mismatch\n";
 
+// A closed standard stream would give its number to the next file that is opened: chat would read the model as questions.
+// What stands in for it fails like a closed stream: stdin cannot be read and stdout cannot be written.
+void occupy_standard_streams() {
+  constexpr int kModes[] = {O_WRONLY, O_RDONLY, O_RDWR};
+  for (int fd = 0; fd < 3; ++fd)
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", kModes[fd]) != fd) return;
+}
+
+// Output that a full disk swallowed is a failure, whatever the command made of it.
+int check_output(int exit_code) {
+  const bool flushed = std::fflush(stdout) == 0;
+  const int error = output_error() != 0 ? output_error() : flushed ? 0 : errno;
+  if (flushed && std::ferror(stdout) == 0) return exit_code;
+  print_error(error != 0 ? fmt::format("writing the output failed: {}", std::strerror(error)) : "writing the output failed");
+  return kExitFailed;
+}
+
 int run_main(int argc, char** argv) {
   CLI::App app("colibri: mixture-of-experts language models on one machine", "coli");
   app.set_version_flag("--version", "coli " COLIBRI_VERSION);
@@ -51,6 +73,13 @@ int run_main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help, --version
     return app.exit(wanted);
+  } catch (const CLI::ExtrasError&) {
+    const auto chosen = app.get_subcommands();
+    std::string words;
+    for (const std::string& word : app.remaining(true)) words += " " + word;
+    print_error(fmt::format("not expected:{} (see coli {}--help)", one_line(words),
+                            chosen.empty() ? "" : chosen.front()->get_name() + " "));
+    return kExitUsage;
   } catch (const CLI::ParseError& error) {
     const auto chosen = app.get_subcommands();
     print_error(
@@ -69,10 +98,14 @@ int run_main(int argc, char** argv) {
 }  // namespace colibri
 
 int main(int argc, char** argv) {
+  colibri::occupy_standard_streams();
   try {
-    return colibri::run_main(argc, argv);
+    return colibri::check_output(colibri::run_main(argc, argv));
   } catch (const std::bad_alloc&) {
     colibri::print_error("not enough memory; try a smaller --ctx or a smaller model");
+  } catch (const std::system_error& error) {
+    // fmt::print throws when it cannot write.
+    colibri::print_error(std::ferror(stdout) != 0 ? "writing the output failed: " + error.code().message() : error.what());
   } catch (const std::exception& error) {
     colibri::print_error(error.what());
   }

@@ -1,6 +1,9 @@
 #include "options.h"
 
+#include <charconv>
 #include <cstdlib>
+#include <limits>
+#include <optional>
 #include <random>
 #include <string_view>
 
@@ -23,18 +26,41 @@ CLI::Validator between(double low, double high) {
       fmt::format("[{} - {}]", low, high));
 }
 
+namespace {
+
+// nullopt for anything but digits without a leading zero, and for what 64 bits do not hold.
+std::optional<std::uint64_t> parse_whole(std::string_view text) {
+  std::uint64_t value = 0;
+  if (text.size() > 1 && text[0] == '0') return std::nullopt;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+CLI::Validator whole(std::uint64_t low, std::uint64_t high) {
+  return CLI::Validator(
+      [low, high](std::string& text) -> std::string {
+        if (const auto value = parse_whole(text); value && *value >= low && *value <= high) return {};
+        return fmt::format("'{}' is not a whole number from {} to {} in plain decimal", text, low, high);
+      },
+      fmt::format("[{} - {}]", low, high));
+}
+
 void EngineFlags::declare(CLI::App& app, bool model_flag) {
   if (model_flag) app.add_option("-m,--model", model, "Model directory; default: the demo model")->envname("COLI_MODEL");
-  app.add_option("--threads", threads, "Threads; 0 for every CPU this process may use")->check(between(0, 256));
+  app.add_option("--threads", threads, "Threads; 0 for every CPU this process may use")->check(whole(0, 256));
   app.add_option("--ctx", context, "Longest conversation in tokens; 0 for the model's limit, at most 8192")
-      ->check(between(0, 1 << 30));
-  app.add_option("--prefill-chunk", prefill_chunk, "Prompt tokens computed together; never changes the result")
-      ->check(between(0, 4096));
+      ->check(whole(0, 1 << 30));
+  app.add_option("--prefill-chunk", prefill_chunk,
+                 fmt::format("Prompt tokens computed together; default: {}. Never changes the result", kDefaultPrefillChunk))
+      ->check(whole(0, 4096));
   app.add_option("--ram", ram_gb,
                  "Memory budget in GB; experts beyond it are read from disk as needed. 0: what the machine can spare")
       ->check(between(0, 1e6));
   app.add_option("--cache-experts", cache_experts, "Hold at most this many experts in memory; 0: as many as the budget allows")
-      ->check(between(0, 1 << 30));
+      ->check(whole(0, 1 << 30));
   app.add_option("--cache-policy", cache_policy, "Which experts stay in memory: default, lru, lfu ... Never changes the result");
   app.add_flag("--no-prefetch", no_prefetch, "Do not read ahead what the next layer will probably need");
   app.add_option("--isa", isa, "Instruction set: scalar, avx2, avx512 or neon; default: the best here. Never changes the result");
@@ -45,10 +71,10 @@ namespace {
 // PIPE, PIPE_WORKERS and DIRECT, as users of the existing engine know them.
 Result<void> read_reader_environment(ReaderOptions& reader) {
   if (const char* value = std::getenv("PIPE_WORKERS"); value != nullptr && *value != '\0') {
-    int workers = 0;
-    if (!CLI::detail::lexical_cast(std::string(value), workers) || workers < 1 || workers > 64)
+    const auto workers = parse_whole(value);
+    if (!workers || *workers < 1 || *workers > 64)
       return fail("PIPE_WORKERS={}: expected the number of reads in flight, 1 to 64", value);
-    reader.in_flight = workers;
+    reader.in_flight = static_cast<int>(*workers);
   }
   if (const char* value = std::getenv("PIPE"); value != nullptr && std::string_view(value) == "0") reader.in_flight = 0;
   reader.direct = environment_flag("DIRECT");
@@ -81,8 +107,9 @@ void SamplingFlags::declare(CLI::App& app) {
   app.add_option("--top-p", top_p, "Keep the best tokens that together have this probability; 1 keeps all")
       ->check(between(0, 1))
       ->capture_default_str();
-  app.add_option("--top-k", top_k, "Keep this many of the best tokens; 0 keeps all")->check(between(0, 1 << 30));
-  app.add_option("--seed", seed, "Seed; the same seed gives the same text on every machine. Default: a fresh one, printed");
+  app.add_option("--top-k", top_k, "Keep this many of the best tokens; 0, the default, keeps all")->check(whole(0, 1 << 30));
+  app.add_option("--seed", seed, "Seed; the same seed gives the same text on every machine. Default: a fresh one, printed")
+      ->check(whole(0, std::numeric_limits<std::uint64_t>::max()));
 }
 
 numerics::SamplingRule SamplingFlags::rule() const {

@@ -45,6 +45,9 @@ struct SamplingFlags {
 // A checked number: CLI11's own Range lets NaN through.
 CLI::Validator between(double low, double high);
 
+// A whole number written in plain decimal: CLI11 alone would take 010 as octal, 0x2 as hexadecimal and -1 as 2^64 - 1.
+CLI::Validator whole(std::uint64_t low, std::uint64_t high);
+
 // An environment variable that is set to anything but "" and "0".
 bool environment_flag(const char* name);
 

@@ -87,7 +87,8 @@ int run_check(const EngineOptions& options, const CheckFlags& flags) {
 
 Action declare_oracle(CLI::App& app) {
   auto flags = std::make_shared<OracleFlags>();
-  app.add_option("DIR", flags->dir, "Model directory with expected.safetensors; default: the demo model")->envname("COLI_MODEL");
+  app.add_option("DIR,-m,--model", flags->dir, "Model directory with expected.safetensors; default: the demo model")
+      ->envname("COLI_MODEL");
   flags->engine.declare(app, false);
   app.add_option("--tolerance", flags->check.tolerance, "Largest difference, relative to the largest logit")
       ->check(between(0, 1))

@@ -1,6 +1,7 @@
 #include "report.h"
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
 
 #include "command.h"
@@ -17,8 +18,11 @@ std::string one_line(std::string_view text) {
 
 void print_error(std::string_view message) {
   std::fflush(stdout);
-  fmt::print(stderr, "coli: {}\n", one_line(message));
+  // Not fmt::print, which throws when stderr cannot be written: there is nobody left to tell.
+  std::fputs(fmt::format("coli: {}\n", one_line(message)).c_str(), stderr);
 }
+
+void print_note(std::string_view message) { print_error(fmt::format("note: {}", message)); }
 
 int fail_with(const Error& error) {
   print_error(error.message);
@@ -59,13 +63,21 @@ std::string_view reason_name(StopReason reason) {
   return "";
 }
 
+namespace {
+
+// A first token and a hash of logits exist only when something was sampled.
+bool any_sampled(const GenerateStats& s) { return s.decode_tokens > 0 || s.reason == StopReason::kStopToken; }
+
+}  // namespace
+
 std::string describe(const GenerateStats& s) {
+  const bool sampled = any_sampled(s);
   return fmt::format(
-      "prompt {} tokens, {:.2f} s, {:.1f} tok/s; answer {} tokens, {:.2f} s, {:.1f} tok/s; first token after {:.2f} s; "
-      "peak memory {}; ended by {}; logits_hash {:016x}",
+      "prompt {} tokens, {:.2f} s, {:.1f} tok/s; answer {} tokens, {:.2f} s, {:.1f} tok/s;{} peak memory {}; ended by {}{}",
       s.prompt_tokens, s.prompt_seconds, rate(s.prompt_tokens, s.prompt_seconds), s.decode_tokens, s.decode_seconds,
-      rate(s.decode_steps, s.decode_seconds), s.first_token_seconds, human_bytes(s.peak_memory_bytes), reason_name(s.reason),
-      s.logits_hash);
+      rate(s.decode_steps, s.decode_seconds), sampled ? fmt::format(" first token after {:.2f} s;", s.first_token_seconds) : "",
+      human_bytes(s.peak_memory_bytes), reason_name(s.reason),
+      sampled ? fmt::format("; logits_hash {:016x}", s.logits_hash) : "");
 }
 
 namespace {
@@ -120,6 +132,7 @@ nlohmann::json to_json(const GenerateStats& s) {
         {"head", p.head},
         {"other", p.other}}},
   };
+  if (!any_sampled(s)) out["first_token_seconds"] = out["logits_hash"] = nullptr;
   if (s.streamed) {
     const auto counts = [](const CacheCounts& c) -> nlohmann::json {
       return {{"needed", c.needed},
@@ -136,10 +149,22 @@ nlohmann::json to_json(const GenerateStats& s) {
   return out;
 }
 
+namespace {
+
+int first_output_error = 0;
+
+}  // namespace
+
+void write_output(std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if ((!written || std::fflush(stdout) != 0) && first_output_error == 0) first_output_error = errno;
+}
+
+int output_error() { return first_output_error; }
+
 void print_json(const nlohmann::json& value) {
   const std::string text = value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fputc('\n', stdout);
+  write_output(text + '\n');
 }
 
 }  // namespace colibri

@@ -26,17 +26,24 @@ struct RunFlags {
   std::int64_t max_tokens = 256;
 };
 
+// Far more than any context holds; an endless file must not fill the memory.
+constexpr std::size_t kMaxPromptBytes = std::size_t{16} << 20;
+
 // The whole of a file or of stdin. One line end at the end is not part of the prompt: editors and echo add it.
 Result<std::string> read_prompt(const std::string& path) {
   const bool is_stdin = path == "-";
+  const std::string name = is_stdin ? "the prompt from stdin" : "prompt file " + path;
   std::FILE* file = is_stdin ? stdin : std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return fail("prompt file {}: {}", path, std::strerror(errno));
+  if (file == nullptr) return fail("{}: {}", name, std::strerror(errno));
   std::string text;
   char buffer[1 << 14];
-  for (std::size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;) text.append(buffer, n);
+  for (std::size_t n = 0; text.size() <= kMaxPromptBytes && (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;)
+    text.append(buffer, n);
   const int error = std::ferror(file) ? errno : 0;
   if (!is_stdin) std::fclose(file);
-  if (error != 0) return fail("prompt file {}: {}", path, std::strerror(error));
+  if (error != 0) return fail("{}: {}", name, std::strerror(error));
+  if (text.size() > kMaxPromptBytes)
+    return fail("{} is longer than {} MiB, the most that is read; give a shorter one", name, kMaxPromptBytes >> 20);
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
   return text;
@@ -49,9 +56,7 @@ Result<std::vector<std::int32_t>> prompt_ids(const RunFlags& flags, const Loaded
     return ids;
   }
   if (flags.chat) {
-    if (!model.chat)
-      return fail("no chat template is built in for the model type {}; use run without --chat",
-                  model.engine->config().model_type);
+    if (!model.chat) return fail("{}; use run without --chat", model.chat.error().message);
     ChatMessage message;
     message.content = prompt;
     ChatOptions options;
@@ -59,7 +64,10 @@ Result<std::vector<std::int32_t>> prompt_ids(const RunFlags& flags, const Loaded
     return model.chat->render(model.tokenizer, {message}, options);
   }
   std::vector<std::int32_t> ids;
-  if (model.chat) ids = model.chat->prefix();
+  if (model.chat)
+    ids = model.chat->prefix();
+  else
+    print_note(model.chat.error().message);
   const auto text = model.tokenizer.encode(prompt, false);
   ids.insert(ids.end(), text.begin(), text.end());
   if (ids.empty()) return fail("the prompt is empty; give at least one character");
@@ -101,11 +109,11 @@ int run(const RunFlags& flags) {
   const auto show = [&](const std::string& piece) {
     text += piece;
     if (flags.json) return;
-    std::fwrite(piece.data(), 1, piece.size(), stdout);
-    std::fflush(stdout);
+    write_output(piece);
   };
-  const InterruptGuard guard;
-  const auto going = [](std::int64_t) { return !InterruptGuard::interrupted(); };
+  const InterruptGuard guard(SecondInterrupt::kEndsProgram);
+  // Text that nobody can read any more is not worth computing; main() reports the failed write.
+  const auto going = [](std::int64_t) { return !InterruptGuard::interrupted() && std::ferror(stdout) == 0; };
   Session session(*model->engine);
   auto stats = generate(
       session, *ids, generate_options,
@@ -122,6 +130,7 @@ int run(const RunFlags& flags) {
   if (!stats) return fail_with(stats.error());
   if (auto traced = model->engine->finish_trace(); !traced) return fail_with(traced.error());
 
+  if (std::ferror(stdout) != 0) return kExitFailed;
   const numerics::SamplingRule& rule = generate_options.sampling;
   if (flags.json) {
     nlohmann::json out = to_json(*stats);
@@ -150,7 +159,7 @@ Action declare_run(CLI::App& app) {
   flags->engine.declare(app);
   flags->sampling.declare(app);
   app.add_option("-n,--max-tokens", flags->max_tokens, "Longest answer in tokens")
-      ->check(between(0, 1 << 30))
+      ->check(whole(0, 1 << 30))
       ->capture_default_str();
   CLI::Option* raw = app.add_flag("--raw", flags->raw, "Feed the prompt alone, and take special tokens written in it as such");
   CLI::Option* chat = app.add_flag("--chat", flags->chat, "Ask the prompt as one user turn")->excludes(raw);

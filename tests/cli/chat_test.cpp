@@ -60,9 +60,23 @@ TEST(Chat, CommandsAndEmptyLines) {
 TEST(Chat, FullContextIsSaidAndTheConversationGoesOn) {
   const ChildResult result =
       chat("Please tell me a very long story about a dog and a cat and a bird.\n:reset\nHi\n", {"--ctx", "16"});
-  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.exit_code, 0);  // the last request went well
   EXPECT_NE(result.err.find(":reset starts a new one"), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("coli: 1 answers"), std::string::npos) << result.err;
+}
+
+TEST(Chat, AFailedLastRequestFailsAPipe) {
+  const ChildResult result = chat("Please tell me a very long story about a dog and a cat and a bird.\n:q\n", {"--ctx", "16"});
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+}
+
+TEST(Chat, ClosedStdinIsNotTheModel) {
+  ChildOptions options;
+  options.closed = 0;
+  const ChildResult result = run_coli({"chat"}, options);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_NE(result.err.find("coli: reading stdin failed"), std::string::npos) << result.err;
 }
 
 TEST(Chat, ThinkingIsAskedFor) {

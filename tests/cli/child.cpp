@@ -9,6 +9,7 @@
 #include <array>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 
 namespace colibri {
 namespace {
@@ -44,6 +45,14 @@ bool take(int from, std::string& to) {
   return n > 0;
 }
 
+// Whether the process has a handler for SIGINT.
+bool catches_interrupt(pid_t process) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("SigCgt:", 0) == 0) return (std::stoull(line.substr(7), nullptr, 16) >> (SIGINT - 1) & 1) != 0;
+  return false;
+}
+
 [[noreturn]] void become_coli(const std::vector<std::string>& arguments, const ChildOptions& options) {
   for (const char* name : {"COLI_MODEL", "COLI_NO_OMP_TUNE", "TF", "DEBUG_LOGITS"}) unsetenv(name);
   for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
@@ -71,6 +80,8 @@ ChildResult run_coli(const std::vector<std::string>& arguments, const ChildOptio
     dup2(in.read, STDIN_FILENO);
     dup2(out.write, STDOUT_FILENO);
     dup2(err.write, STDERR_FILENO);
+    if (!options.stdout_to.empty()) dup2(open(options.stdout_to.c_str(), O_WRONLY), STDOUT_FILENO);
+    if (options.closed >= 0) close(options.closed);
     become_coli(arguments, options);
   }
   Pipe::close_end(in.read);
@@ -84,9 +95,15 @@ ChildResult run_coli(const std::vector<std::string>& arguments, const ChildOptio
 
   ChildResult result;
   bool interrupted = false;
+  int interrupts = 0;
   while (out.read >= 0 || err.read >= 0) {
     std::array<pollfd, 2> waiting = {pollfd{out.read, POLLIN, 0}, pollfd{err.read, POLLIN, 0}};
-    if (poll(waiting.data(), waiting.size(), -1) < 0) break;
+    const bool watching = interrupts < options.interrupts_when_caught;
+    if (poll(waiting.data(), waiting.size(), watching ? 5 : -1) < 0) break;
+    if (watching && catches_interrupt(child) == (interrupts == 0)) {
+      kill(child, SIGINT);
+      ++interrupts;
+    }
     if (waiting[0].revents != 0 && !take(out.read, result.out)) Pipe::close_end(out.read);
     if (waiting[1].revents != 0 && !take(err.read, result.err)) Pipe::close_end(err.read);
     if (interrupt && !interrupted && result.out.find(options.interrupt_after) != std::string::npos) {
@@ -98,6 +115,7 @@ ChildResult run_coli(const std::vector<std::string>& arguments, const ChildOptio
   int status = 0;
   waitpid(child, &status, 0);
   if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
   return result;
 }
 

@@ -9,6 +9,7 @@ namespace colibri {
 
 struct ChildResult {
   int exit_code = -1;  // -1 when a signal ended it
+  int signal = 0;      // that signal
   std::string out, err;
 };
 
@@ -17,6 +18,13 @@ struct ChildOptions {
   std::vector<std::pair<std::string, std::string>> environment{};  // added; COLI_*, TF and DEBUG_LOGITS are removed first
   // When stdout has shown this text, the child gets SIGINT (once).
   std::string interrupt_after{};
+  // The child gets SIGINT this many times: first when it has begun to catch it, then when the default action is back. Needs
+  // /proc.
+  int interrupts_when_caught = 0;
+  // Closed in the child before it starts; -1 for none.
+  int closed = -1;
+  // Opened as its stdout instead of a pipe, when not empty.
+  std::string stdout_to{};
 };
 
 ChildResult run_coli(const std::vector<std::string>& arguments, const ChildOptions& options = {});

@@ -65,6 +65,21 @@ TEST(Info, AFamilyItCannotRunIsStillDescribed) {
   EXPECT_GT(out["parameters"], 0);
 }
 
+TEST(Info, AModelWhoseWeightsDoNotFitItsConfigIsNotRunnable) {
+  const auto dir = std::filesystem::temp_directory_path() / ("coli_info_shape_" + std::to_string(getpid()));
+  std::filesystem::create_directory(dir);
+  std::filesystem::copy_file(kCases + "glm-odd-dims/model.safetensors", dir / "model.safetensors");
+  json config = json::parse(std::ifstream(kCases + "glm-odd-dims/config.json"));
+  config["intermediate_size"] = config["intermediate_size"].get<int>() + 1;
+  std::ofstream(dir / "config.json") << config;
+  const ChildResult result = run_coli({"info", "--model", dir.string(), "--json"});  // the option means the same as the word
+  std::filesystem::remove_all(dir);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const json out = parse(result);
+  EXPECT_EQ(out["runnable"], false);
+  EXPECT_NE(std::string(out["notes"][0]).find("colibri cannot run this model"), std::string::npos) << out["notes"];
+}
+
 TEST(Info, Errors) {
   const ChildResult result = run_coli({"info", "/no/such/model"});
   EXPECT_EQ(result.exit_code, 1);
@@ -109,6 +124,31 @@ TEST(Oracle, WithoutReferenceItSaysSo) {
   std::filesystem::remove_all(dir);
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.err.find("expected.safetensors"), std::string::npos) << result.err;
+}
+
+TEST(Oracle, TakesTheModelAsAnOptionToo) { EXPECT_EQ(run_coli({"oracle", "--model", kCases + "glm-odd-dims"}).exit_code, 0); }
+
+TEST(Bench, SizesThatDoNotFitAreNamed) {
+  const std::vector<std::string> few = {
+      "bench", "--model", kCases + "glm-odd-dims", "--ctx", "8", "--prompt", "2,9", "--depth", "4", "--tokens", "8", "--repeat",
+      "1",     "--json"};
+  const ChildResult some = run_coli(few);
+  EXPECT_EQ(some.exit_code, 0) << some.err;
+  EXPECT_EQ(parse(some)["prompt"].size(), 1U);
+  EXPECT_NE(some.err.find("--prompt 9 is left out"), std::string::npos) << some.err;
+  EXPECT_NE(some.err.find("--depth 4 is left out"), std::string::npos) << some.err;
+  const ChildResult none = run_coli({"bench", "--model", kCases + "glm-odd-dims", "--ctx", "8", "--prompt", "9", "--depth", "9"});
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_EQ(none.out, "");
+}
+
+TEST(Bench, AnInterruptStopsAPrompt) {
+  ChildOptions options;
+  options.interrupts_when_caught = 1;
+  const ChildResult result =
+      run_coli({"bench", "--prompt", "4096", "--prefill-chunk", "8", "--isa", "scalar", "--threads", "1"}, options);
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_EQ(result.out, "");
 }
 
 TEST(Bench, PrintsSpeedsForEachSize) {

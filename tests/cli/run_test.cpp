@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "child.h"
@@ -122,6 +124,9 @@ TEST(Run, UnusualPrompts) {
   const json none = run_json({kFox, "-n", "0"});
   EXPECT_EQ(none["decode_tokens"], 0);
   EXPECT_EQ(none["text"], "");
+  EXPECT_TRUE(none["first_token_seconds"].is_null());  // nothing was sampled
+  EXPECT_TRUE(none["logits_hash"].is_null());
+  EXPECT_EQ(run_coli({"run", kFox, "-n", "0"}).err.find("logits_hash"), std::string::npos);
 }
 
 TEST(Run, PeakMemoryIsItsOwnNotItsParents) {
@@ -160,6 +165,58 @@ TEST(Run, UsageErrors) {
   expect_error(run_coli({"run", kFox, "--raw", "--chat"}), 2, "--raw");
   expect_error(run_coli({"run", kFox, "--no-such-option"}), 2, "--no-such-option");
   expect_error(run_coli({"dance"}), 2, "dance");
+  expect_error(run_coli({"run", kFox, "one", "two", "three"}), 2, "one two three");
+  for (const char* seed : {"-1", "18446744073709551616", "010", "", "0x2", "1e3", " 7"})
+    expect_error(run_coli({"run", kFox, "--seed", seed}), 2, "--seed");
+  for (const char* number : {"0x2", "02", "1.0", "+1"}) {
+    expect_error(run_coli({"run", kFox, "--threads", number}), 2, "--threads");
+    expect_error(run_coli({"run", kFox, "-n", number}), 2, "--max-tokens");
+  }
+}
+
+TEST(Run, EndlessPromptsAreRefused) { expect_error(run_coli({"run", "--prompt-file", "/dev/zero"}), 1, "longer than 16 MiB"); }
+
+TEST(Run, ClosedStdinIsNamed) {
+  ChildOptions options;
+  options.closed = 0;
+  expect_error(run_coli({"run", "-"}, options), 1, "stdin");
+}
+
+TEST(Run, MoreThreadsThanCpusIsNoted) {
+  const ChildResult result = run_coli({"run", "Hi", "-n", "1", "--threads", "256"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("coli: note: 256 threads share"), std::string::npos) << result.err;
+}
+
+TEST(Run, AMissingTemplateTokenIsNamed) {
+  const TempDir dir;
+  for (const auto& entry : std::filesystem::directory_iterator(demo_model()))
+    if (entry.path().filename() != "tokenizer.json")
+      std::filesystem::create_symlink(entry.path(), dir.path() / entry.path().filename());
+  std::ifstream file(demo_model() + "/tokenizer.json");
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  for (std::size_t at = 0; (at = text.find("\"<tool_response>\"")) != std::string::npos;) text.replace(at, 3, "\"<T");
+  std::ofstream(dir.path() / "tokenizer.json") << text;
+  const std::string model = dir.path().string(), problem = "needs the token <tool_response>";
+  expect_error(run_coli({"run", "Hi", "--chat", "--model", model}), 1, problem);
+  expect_error(run_coli({"chat", "--model", model}), 1, problem);
+  const ChildResult plain = run_coli({"run", "Hi", "-n", "1", "--model", model});
+  EXPECT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_NE(plain.err.find(problem), std::string::npos) << plain.err;
+}
+
+TEST(Run, ASecondInterruptEndsTheProgram) {
+  const TempDir dir;
+  std::ofstream prompt(dir.path() / "prompt");
+  for (int i = 0; i < 1900; ++i) prompt << "fox ";
+  prompt.close();
+  ChildOptions options;
+  options.interrupts_when_caught = 2;
+  // One slow chunk: the first interrupt is asked for only after it.
+  const ChildResult result = run_coli(
+      {"run", "--prompt-file", (dir.path() / "prompt").string(), "--prefill-chunk", "4096", "--isa", "scalar", "--threads", "1"},
+      options);
+  EXPECT_EQ(result.signal, SIGINT) << result.err;
 }
 
 TEST(Run, InterruptStopsTheAnswer) {
@@ -170,6 +227,29 @@ TEST(Run, InterruptStopsTheAnswer) {
   EXPECT_EQ(result.exit_code, 130);
   EXPECT_EQ(result.out.rfind(" lived", 0), 0U) << result.out;
   EXPECT_NE(result.err.find("ended by cancelled"), std::string::npos) << result.err;
+}
+
+TEST(Coli, LostOutputIsAFailure) {
+  ChildOptions full, closed;
+  full.stdout_to = "/dev/full";
+  closed.closed = 1;
+  const std::vector<std::vector<std::string>> commands = {{"--help"},
+                                                          {"run", kFox, "-n", "2000", "--isa", "scalar"},
+                                                          {"run", kFox, "-n", "2", "--json"},
+                                                          {"info"},
+                                                          {"info", "--json"},
+                                                          {"run", "--help"}};
+  for (const auto& command : commands) {
+    const ChildResult result = run_coli(command, full);
+    EXPECT_EQ(result.exit_code, 1) << command[0];
+    EXPECT_NE(result.err.find("coli: writing the output failed: No space left on device"), std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find("answer"), std::string::npos) << result.err;
+    EXPECT_EQ(run_coli(command, closed).exit_code, 1) << command[0];
+  }
+  full.input = "Hi\nHi\n";
+  const ChildResult chat = run_coli({"chat", "-n", "4"}, full);
+  EXPECT_EQ(chat.exit_code, 1);
+  EXPECT_NE(chat.err.find("writing the output failed"), std::string::npos) << chat.err;
 }
 
 TEST(Coli, HelpAndVersion) {
