@@ -35,16 +35,15 @@ void fill(WeightFormat format, std::byte* data, std::int64_t bytes) {
 
 }  // namespace
 
-double median_seconds(int repeats, const std::function<void()>& run) {
-  std::vector<double> times;
-  for (int i = 0; i <= repeats; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    run();
-    const double t = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (i) times.push_back(t);
-  }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+double seconds_of(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
 }
 
 Weights::Weights(WeightFormat format, std::int32_t group, std::int64_t rows, std::int64_t cols, std::int64_t copies) {

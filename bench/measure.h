@@ -11,8 +11,8 @@
 
 namespace colibri::bench {
 
-// Seconds of one run: the median of `repeats`, after one run that is not counted.
-double median_seconds(int repeats, const std::function<void()>& run);
+double seconds_of(const std::function<void()>& run);
+double median(std::vector<double> values);
 
 // `copies` random matrices of one format, one behind the other.
 class Weights {

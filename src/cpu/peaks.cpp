@@ -18,6 +18,8 @@ namespace colibri {
 namespace {
 
 constexpr int kRepeats = 6;
+constexpr std::int64_t kProbeShare = std::int64_t{192} << 20;  // bytes a thread reads
+constexpr std::int64_t kPiece = std::int64_t{4} << 20;
 
 template <class Body>
 double seconds(Body&& body) {
@@ -29,7 +31,7 @@ double seconds(Body&& body) {
 std::uint64_t read_all(const std::byte* data, std::int64_t bytes) {
   std::uint64_t sums[8] = {};
   for (std::int64_t i = 0; i < bytes; i += 64) {
-    __builtin_prefetch(data + i + 4096, 0, 3);
+    __builtin_prefetch(data + i + 2048, 0, 3);
     std::uint64_t words[8];
     std::memcpy(words, data + i, sizeof words);
     for (int j = 0; j < 8; ++j) sums[j] += words[j];
@@ -118,46 +120,53 @@ struct alignas(64) Sink {
 
 }  // namespace
 
-double measure_read_bandwidth(ThreadTeam& team) {
-  const std::int64_t share = std::int64_t{192} << 20, bytes = share * std::max(2, team.size());
-  AlignedBytes buffer(static_cast<std::size_t>(bytes) + 4096);
-  constexpr std::int64_t kPiece = std::int64_t{4} << 20;
-  std::vector<Sink> sinks(static_cast<std::size_t>(team.size()));
+ReadProbe::ReadProbe(ThreadTeam& team)
+    : team_(team), bytes_(kProbeShare * std::max(2, team.size())), buffer_(static_cast<std::size_t>(bytes_) + 4096) {
   // Untouched pages all map to one page of zeros, which would be read from cache.
-  team.parallel_for(bytes / 4096, kPiece / 4096, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t page = begin; page < end; ++page) buffer.data()[page * 4096] = std::byte{1};
+  team_.parallel_for(bytes_ / 4096, kPiece / 4096, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t page = begin; page < end; ++page) buffer_.data()[page * 4096] = std::byte{1};
   });
-  double best = 1e30;
-  for (int i = 0; i < kRepeats; ++i)
-    best = std::min(best, seconds([&] {
-                      team.parallel_for(bytes / kPiece, 1, [&](std::int64_t begin, std::int64_t end, int worker) {
-                        sinks[static_cast<std::size_t>(worker)].bits +=
-                            read_all(buffer.data() + begin * kPiece, (end - begin) * kPiece);
-                      });
-                    }));
+}
+
+double ReadProbe::bytes_per_second() {
+  std::vector<Sink> sinks(static_cast<std::size_t>(team_.size()));
+  const double time = seconds([&] {
+    team_.parallel_for(bytes_ / kPiece, 1, [&](std::int64_t begin, std::int64_t end, int worker) {
+      sinks[static_cast<std::size_t>(worker)].bits += read_all(buffer_.data() + begin * kPiece, (end - begin) * kPiece);
+    });
+  });
   std::uint64_t used = 0;
   for (const Sink& s : sinks) used += s.bits;
   volatile std::uint64_t keep = used;  // the sums must be formed
   (void)keep;
-  return static_cast<double>(bytes) / best;
+  return static_cast<double>(bytes_) / time;
 }
 
-double measure_fma_peak(ThreadTeam& team, std::string_view isa) {
+double fma_per_second(ThreadTeam& team, std::string_view isa) {
   const Loop loop = loop_of(isa);
   std::vector<Sink> sinks(static_cast<std::size_t>(team.size()));
   std::vector<double> operations(static_cast<std::size_t>(team.size()));
-  double best = 0;
-  for (int i = 0; i < kRepeats; ++i) {
-    const double time = seconds([&] {
-      team.parallel_for(team.size(), 1, [&](std::int64_t begin, std::int64_t end, int worker) {
-        for (std::int64_t k = begin; k < end; ++k)
-          operations[static_cast<std::size_t>(k)] = loop(&sinks[static_cast<std::size_t>(worker)].value);
-      });
+  const double time = seconds([&] {
+    team.parallel_for(team.size(), 1, [&](std::int64_t begin, std::int64_t end, int worker) {
+      for (std::int64_t k = begin; k < end; ++k)
+        operations[static_cast<std::size_t>(k)] = loop(&sinks[static_cast<std::size_t>(worker)].value);
     });
-    double sum = 0;
-    for (const double o : operations) sum += o;
-    best = std::max(best, sum / time);
-  }
+  });
+  double sum = 0;
+  for (const double o : operations) sum += o;
+  return sum / time;
+}
+
+double measure_read_bandwidth(ThreadTeam& team) {
+  ReadProbe probe(team);
+  double best = 0;
+  for (int i = 0; i < kRepeats; ++i) best = std::max(best, probe.bytes_per_second());
+  return best;
+}
+
+double measure_fma_peak(ThreadTeam& team, std::string_view isa) {
+  double best = 0;
+  for (int i = 0; i < kRepeats; ++i) best = std::max(best, fma_per_second(team, isa));
   return best;
 }
 
