@@ -48,7 +48,7 @@ class FileOps {
   virtual Result<OpenedFile> open(const std::filesystem::path& path, bool direct);
   virtual void close(int fd);
   virtual std::int64_t pread(int fd, std::byte* dst, std::uint64_t bytes, std::uint64_t offset);  // bytes, or -errno
-  virtual std::uint64_t file_bytes(int fd);  // its length now
+  virtual std::uint64_t file_bytes(int fd);                                                       // its length now
   // Errors say why there is none: not built in, or refused by the kernel.
   virtual Result<std::unique_ptr<ReadRing>> make_ring(unsigned depth);
 };

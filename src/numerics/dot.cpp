@@ -33,8 +33,8 @@ COLIBRI_WITH_FMA float dot(const float* w, const float* scale, const float* x, s
   return tree16(acc);
 }
 
-COLIBRI_WITH_FMA void add_transposed_chunk(const float* w, std::int64_t w_stride, const float* xs, std::int64_t xs_stride, std::int64_t xs_step,
-                          std::int64_t rows, std::int64_t cols, float* total) {
+COLIBRI_WITH_FMA void add_transposed_chunk(const float* w, std::int64_t w_stride, const float* xs, std::int64_t xs_stride,
+                                           std::int64_t xs_step, std::int64_t rows, std::int64_t cols, float* total) {
   for (std::int64_t j = 0; j < cols; ++j) {
     float p = 0.0f;
     for (std::int64_t d = 0; d < rows; ++d) p = std::fma(w[d * w_stride + j], xs[d * xs_stride + j * xs_step], p);
