@@ -105,7 +105,7 @@ class Bench {
         const std::vector<std::int32_t> next = ids(flags_.tokens);
         COLIBRI_TRY(seconds, time([&]() -> Result<void> {
                       for (const std::int32_t id : next)
-                        if (going(0)) COLIBRI_CHECK(session_.append(id));
+                        if (going()) COLIBRI_CHECK(session_.append(id, going));
                       return {};
                     }));
         best = i == 0 ? seconds : std::min(best, seconds);
@@ -118,7 +118,7 @@ class Bench {
 
  private:
   // After an interrupt nothing more is computed and no number is printed.
-  static bool going(std::int64_t) { return !InterruptGuard::interrupted(); }
+  static bool going() { return !InterruptGuard::interrupted(); }
 
   // Tokens spread over the vocabulary, the same every time: experts are chosen as by real text, not all alike.
   std::vector<std::int32_t> ids(std::int64_t count) const {

@@ -121,7 +121,7 @@ class Chat {
       (thinking ? reply.reasoning : reply.content) += piece;
       write_output(piece);
     };
-    const auto going = [](std::int64_t) { return !InterruptGuard::interrupted() && std::ferror(stdout) == 0; };
+    const auto going = [] { return !InterruptGuard::interrupted() && std::ferror(stdout) == 0; };
     InterruptGuard::clear();
     auto stats = generate(
         session_, keep_common_prefix(ids), options,
@@ -136,7 +136,7 @@ class Chat {
           } else if (!model_.tokenizer.is_special(id)) {
             show(stream.push(model_.tokenizer.token_bytes(id)));
           }
-          return going(0);
+          return going();
         },
         going);
     show(stream.finish());

@@ -113,7 +113,7 @@ int run(const RunFlags& flags) {
   };
   const InterruptGuard guard(SecondInterrupt::kEndsProgram);
   // Text that nobody can read any more is not worth computing; main() reports the failed write.
-  const auto going = [](std::int64_t) { return !InterruptGuard::interrupted() && std::ferror(stdout) == 0; };
+  const auto going = [] { return !InterruptGuard::interrupted() && std::ferror(stdout) == 0; };
   Session session(*model->engine);
   auto stats = generate(
       session, *ids, generate_options,
@@ -121,7 +121,7 @@ int run(const RunFlags& flags) {
         answer.push_back(id);
         // Special tokens have no text of their own, but whoever writes them by hand wants to see them.
         if (flags.raw || !model->tokenizer.is_special(id)) show(stream.push(model->tokenizer.token_bytes(id)));
-        return going(0);
+        return going();
       },
       going);
   show(stream.finish());

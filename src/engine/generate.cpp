@@ -27,7 +27,7 @@ class LogitsHash {
 }  // namespace
 
 Result<GenerateStats> generate(Session& session, std::span<const std::int32_t> prompt, const GenerateOptions& options,
-                               const std::function<bool(std::int32_t)>& on_token, const Session::KeepGoing& keep_going) {
+                               const std::function<bool(std::int32_t)>& on_token, const KeepGoing& keep_going) {
   GenerateStats stats;
   LogitsHash hash;
   const auto start = Clock::now();
@@ -63,7 +63,11 @@ Result<GenerateStats> generate(Session& session, std::span<const std::int32_t> p
       stats.reason = StopReason::kContextFull;
       break;
     }
-    COLIBRI_CHECK(session.append(id));
+    COLIBRI_CHECK(session.append(id, keep_going));
+    if (session.logits().empty()) {
+      stats.reason = StopReason::kCancelled;
+      break;
+    }
     ++stats.decode_steps;
   }
   stats.decode_seconds = seconds_since(decode_start);

@@ -34,9 +34,9 @@ struct GenerateStats {
 };
 
 // Appends prompt to the session and generates. on_token sees every token as it is chosen and returns false to stop.
-// keep_going is asked between prefill chunks. The generated tokens are part of the session afterwards, the last
+// keep_going is asked while prompt and answer are computed. The generated tokens are part of the session afterwards, the last
 // one and a stop token excepted: append them (or not) as the conversation wants.
 Result<GenerateStats> generate(Session& session, std::span<const std::int32_t> prompt, const GenerateOptions& options,
-                               const std::function<bool(std::int32_t)>& on_token, const Session::KeepGoing& keep_going = {});
+                               const std::function<bool(std::int32_t)>& on_token, const KeepGoing& keep_going = {});
 
 }  // namespace colibri

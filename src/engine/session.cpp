@@ -20,13 +20,14 @@ Result<void> Session::run(StepPhase phase, std::span<const std::int32_t> ids, co
     rows_.clear();
     for (std::int64_t r = 0; r < rows; ++r) rows_.push_back({&cache_, position() + r});
     has_logits_ = false;
-    COLIBRI_CHECK(model.forward(phase, chunk, rows_));
+    COLIBRI_TRY(end, model.forward(phase, chunk, rows_, {}, keep_going));
+    if (end == StepEnd::kStopped) break;
     tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
     done += rows;
     if (done == count) {
       COLIBRI_CHECK(model.logits(rows - 1, 1, logits_.data()));
       has_logits_ = true;
-    } else if (keep_going && !keep_going(done)) {
+    } else if (keep_going && !keep_going()) {
       break;
     }
   }

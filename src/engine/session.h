@@ -1,7 +1,6 @@
 // One conversation's state: its tokens, its KV cache and the logits after the last token.
 #pragma once
 
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -14,17 +13,16 @@ class Session {
  public:
   explicit Session(Engine& engine);
 
-  // Asked between chunks with the tokens done so far; false stops, and what was done stays done.
-  using KeepGoing = std::function<bool(std::int64_t done)>;
   // Appends ids, chunk by chunk, and computes the logits after the last of them. Fails when they do not fit the context:
-  // then nothing was changed. An error later on leaves the session at the last whole chunk.
+  // then nothing was changed. keep_going is asked between chunks and several times within each; a stop, or an error later
+  // on, leaves the session at the last whole chunk, without logits.
   Result<void> prefill(std::span<const std::int32_t> ids, const KeepGoing& keep_going = {}) {
     return run(StepPhase::kPrefill, ids, keep_going);
   }
-  // One decode step.
-  Result<void> append(std::int32_t id) { return run(StepPhase::kDecode, {&id, 1}, {}); }
+  // One decode step: a chunk of one.
+  Result<void> append(std::int32_t id, const KeepGoing& keep_going = {}) { return run(StepPhase::kDecode, {&id, 1}, keep_going); }
 
-  // After the last token; empty before the first and after truncate().
+  // After the last token; empty before the first, after truncate() and after a stop.
   std::span<const float> logits() const { return has_logits_ ? logits_.span() : std::span<const float>(); }
   // The token for position() by rule C13; needs logits().
   Result<std::int32_t> sample(const numerics::SamplingRule& rule) const;

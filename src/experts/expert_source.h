@@ -32,6 +32,9 @@ class ExpertSource {
   // Around every pass of rows through the layers.
   virtual void begin_step(StepPhase /*phase*/, std::int64_t /*rows*/) {}
   virtual void end_step() {}
+  // Instead of end_step when a step is not carried through (an error, a stop): what it asked for and was not handed is
+  // wanted no more. Everything handed out must have been released.
+  virtual void abandon_step() {}
 
   // Announces the distinct experts that a step needs of one sparse layer (layer: index among all layers), in order of
   // their first appearance over rows and router ranks; rows[i] rows chose ids[i]. The previous request must have been
@@ -43,7 +46,8 @@ class ExpertSource {
     ExpertWeights weights;  // valid until release(index)
   };
   // The next expert in any order; blocks until one is there when `wait`, otherwise nullopt when none is ready.
-  // nullopt with `wait`: all were handed out. An error ends the request; everything handed out must still be released.
+  // nullopt with `wait`: all were handed out. An error ends the step (abandon_step); everything handed out must still be
+  // released.
   virtual Result<std::optional<Ready>> next(bool wait) = 0;
 
   // The graph is done with it; its memory may be used for another.

@@ -55,6 +55,11 @@ Result<void> ResidentExperts::request(std::int64_t layer, std::span<const std::i
   return {};
 }
 
+void ResidentExperts::abandon_step() {
+  ids_.clear();
+  handed_out_ = 0;
+}
+
 Result<std::optional<ExpertSource::Ready>> ResidentExperts::next(bool) {
   if (handed_out_ == ids_.size()) return std::nullopt;
   const std::size_t index = handed_out_++;

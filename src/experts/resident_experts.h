@@ -18,6 +18,7 @@ class ResidentExperts final : public ExpertSource {
   Result<void> request(std::int64_t layer, std::span<const std::int32_t> ids, std::span<const std::int32_t> rows) override;
   Result<std::optional<Ready>> next(bool wait) override;
   void release(std::size_t) override {}
+  void abandon_step() override;
 
   std::uint64_t bytes() const { return memory_.size(); }
 

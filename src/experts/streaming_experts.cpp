@@ -57,7 +57,7 @@ void StreamingExperts::pin(std::span<const Pin> pins) {
 }
 
 void StreamingExperts::begin_step(StepPhase phase, std::int64_t rows) {
-  abandon();
+  abandon_request();
   predicted_.clear();
   ++steps_[static_cast<std::size_t>(phase)];
   directory_.begin_step(phase, rows);
@@ -77,7 +77,7 @@ StreamingExperts::Read* StreamingExperts::reading(std::int64_t layer, std::int32
 
 Result<void> StreamingExperts::request(std::int64_t layer, std::span<const std::int32_t> ids,
                                        std::span<const std::int32_t> rows) {
-  abandon();
+  abandon_request();
   layer_ = layer;
   ids_.assign(ids.begin(), ids.end());
   predicted_.clear();
@@ -97,16 +97,15 @@ Result<void> StreamingExperts::request(std::int64_t layer, std::span<const std::
     }
   }
   std::reverse(ready_.begin(), ready_.end());
-  cancel_unwanted(layer);
+  cancel_reads([layer](const Read& read) { return read.layer == layer && read.predicted; });  // guesses that were wrong
   place_missing();
   return {};
 }
 
-// Predictions for this layer that did not come true and whose reads have not begun.
-void StreamingExperts::cancel_unwanted(std::int64_t layer) {
+// Takes back what nobody waits for any more, so far as the disk has not begun with it.
+void StreamingExperts::cancel_reads(const std::function<bool(const Read&)>& unwanted) {
   std::erase_if(reads_, [&](const Read& read) {
-    if (read.layer != layer || !read.predicted || directory_.pinned(read.layer, read.expert) || !reader_->cancel(read.ticket))
-      return false;
+    if (!unwanted(read) || directory_.pinned(read.layer, read.expert) || !reader_->cancel(read.ticket)) return false;
     directory_.drop(read.layer, read.expert);
     return true;
   });
@@ -202,8 +201,15 @@ Result<void> StreamingExperts::complete(const Read& read, const Result<void>& re
   return {};
 }
 
-// Ends a request that was not carried through (an error, a cancelled step). Reads in flight go on and keep their slots.
-void StreamingExperts::abandon() {
+// What was queued for the step must not keep the disk from the next one. Reads in flight go on and keep their slots.
+void StreamingExperts::abandon_step() {
+  abandon_request();
+  predicted_.clear();
+  cancel_reads([](const Read&) { return true; });
+}
+
+// Ends a request that was not carried through.
+void StreamingExperts::abandon_request() {
   for (std::size_t i = 0; i < ids_.size(); ++i)
     if (stages_[i] == Stage::kReading || stages_[i] == Stage::kReady) directory_.release(layer_, ids_[i]);
   ids_.clear();

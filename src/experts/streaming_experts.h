@@ -2,6 +2,7 @@
 // not fit into memory. Joins the arena, the reader and the directory; the policies are in the directory.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -48,6 +49,7 @@ class StreamingExperts final : public ExpertSource {
   void pin(std::span<const Pin> pins);
 
   void begin_step(StepPhase phase, std::int64_t rows) override;
+  void abandon_step() override;
   Result<void> request(std::int64_t layer, std::span<const std::int32_t> ids, std::span<const std::int32_t> rows) override;
   Result<std::optional<Ready>> next(bool wait) override;
   void release(std::size_t index) override;
@@ -75,10 +77,10 @@ class StreamingExperts final : public ExpertSource {
   Read* reading(std::int64_t layer, std::int32_t expert);
   void place_missing();
   void place_predictions();
-  void cancel_unwanted(std::int64_t layer);
+  void cancel_reads(const std::function<bool(const Read&)>& unwanted);
   Result<void> collect(bool wait);
   Result<void> complete(const Read& read, const Result<void>& result);
-  void abandon();
+  void abandon_request();
   const ReadPlan& plan(std::int64_t layer, std::int32_t expert) const {
     return plans_[static_cast<std::size_t>(layer)][static_cast<std::size_t>(expert)];
   }

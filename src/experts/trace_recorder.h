@@ -18,9 +18,10 @@ class TraceRecorder final : public ExpertSource {
   // Every finished step goes to the sink. The source must outlive this.
   TraceRecorder(ExpertSource& source, Sink sink) : source_(source), sink_(std::move(sink)) {}
 
-  // A step that failed is dropped by the next begin_step.
+  // A step that is abandoned is not recorded.
   void begin_step(StepPhase phase, std::int64_t rows) override;
   void end_step() override;
+  void abandon_step() override { source_.abandon_step(); }
   Result<void> request(std::int64_t layer, std::span<const std::int32_t> ids, std::span<const std::int32_t> rows) override;
   Result<std::optional<Ready>> next(bool wait) override;
   void release(std::size_t index) override { source_.release(index); }

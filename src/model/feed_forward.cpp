@@ -44,8 +44,9 @@ std::uint64_t FeedForward::scratch_bytes() const {
   return count * sizeof(float);
 }
 
-Result<void> FeedForward::run(const LayerWeights& layer, std::int64_t index, std::int64_t rows, float* x,
-                              const LayerWeights* next, PhaseTimes& times) {
+Result<StepEnd> FeedForward::run(const LayerWeights& layer, std::int64_t index, std::int64_t rows, float* x,
+                                 const LayerWeights* next, PhaseTimes& times, const KeepGoing& keep_going) {
+  if (keep_going && !keep_going()) return StepEnd::kStopped;
   PhaseClock clock;
   const MlpWeights& mlp = layer.mlp;
   const std::int64_t width = mlp.gate.rows;
@@ -65,10 +66,11 @@ Result<void> FeedForward::run(const LayerWeights& layer, std::int64_t index, std
   if (!layer.sparse) {
     ops_.kernels().add(x, out_.data(), x, rows * hidden_);
     clock.add_to(times.feed_forward);
-    return {};
+    return StepEnd::kDone;
   }
   clock.add_to(times.feed_forward);
-  COLIBRI_CHECK(run_experts(rows, times, clock));
+  COLIBRI_TRY(outcome, run_experts(rows, times, clock, keep_going));
+  if (outcome == StepEnd::kStopped) return outcome;
   ops_.team().parallel_for(rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t r = begin; r < end; ++r) {
       float* sum = normed_.data() + r * hidden_;
@@ -82,7 +84,7 @@ Result<void> FeedForward::run(const LayerWeights& layer, std::int64_t index, std
     }
   });
   clock.add_to(times.expert_matmul);
-  return {};
+  return StepEnd::kDone;
 }
 
 // gate_ = silu(gate_) * up_
@@ -172,7 +174,7 @@ void FeedForward::predict_next(const LayerWeights& next, std::int64_t index, std
   experts_->predict(index, ids);
 }
 
-Result<void> FeedForward::run_experts(std::int64_t rows, PhaseTimes& times, PhaseClock& clock) {
+Result<StepEnd> FeedForward::run_experts(std::int64_t rows, PhaseTimes& times, PhaseClock& clock, const KeepGoing& keep_going) {
   std::vector<ExpertSource::Ready> batch;
   const auto release = [&] {
     for (const auto& ready : batch) experts_->release(ready.index);
@@ -181,6 +183,7 @@ Result<void> FeedForward::run_experts(std::int64_t rows, PhaseTimes& times, Phas
   for (;;) {
     // Whatever is there now is computed together; waiting happens only with nothing in hand.
     const bool wait = batch.empty();
+    if (wait && keep_going && !keep_going()) return StepEnd::kStopped;
     auto ready = experts_->next(wait);
     if (wait) clock.add_to(times.expert_wait);
     if (!ready) {
@@ -191,7 +194,7 @@ Result<void> FeedForward::run_experts(std::int64_t rows, PhaseTimes& times, Phas
       batch.push_back(**ready);
       continue;
     }
-    if (batch.empty()) return {};
+    if (batch.empty()) return StepEnd::kDone;
     compute(batch, rows);
     release();
     clock.add_to(times.expert_matmul);

@@ -5,6 +5,7 @@
 #include "format/config.h"
 #include "model/ops.h"
 #include "model/phase_times.h"
+#include "model/step.h"
 #include "model/weights.h"
 #include "numerics/selection.h"
 
@@ -18,9 +19,10 @@ class FeedForward {
   void use_experts(ExpertSource& experts) { experts_ = &experts; }
 
   // x: the residual rows [rows, hidden]; the layer's output is added. next: the layer after this one, whose experts are
-  // predicted when the source reads ahead; null when there is none or it is dense.
-  Result<void> run(const LayerWeights& layer, std::int64_t index, std::int64_t rows, float* x, const LayerWeights* next,
-                   PhaseTimes& times);
+  // predicted when the source reads ahead; null when there is none or it is dense. keep_going is asked at the start and
+  // while experts are waited for.
+  Result<StepEnd> run(const LayerWeights& layer, std::int64_t index, std::int64_t rows, float* x, const LayerWeights* next,
+                      PhaseTimes& times, const KeepGoing& keep_going = {});
   std::uint64_t scratch_bytes() const;
 
  private:
@@ -32,7 +34,7 @@ class FeedForward {
   Result<void> route(const LayerWeights& layer, std::int64_t index, std::int64_t rows);
   void group_by_expert(std::int64_t rows);
   void predict_next(const LayerWeights& next, std::int64_t index, std::int64_t rows, const float* x);
-  Result<void> run_experts(std::int64_t rows, PhaseTimes& times, PhaseClock& clock);
+  Result<StepEnd> run_experts(std::int64_t rows, PhaseTimes& times, PhaseClock& clock, const KeepGoing& keep_going);
   void compute(std::span<const ExpertSource::Ready> batch, std::int64_t rows);
   void activate(std::int64_t rows, std::int64_t cols);
 

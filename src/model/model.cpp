@@ -87,28 +87,40 @@ void Model::embed(std::span<const std::int32_t> ids, float* out, std::int64_t st
     dequantize_row(weights_.embedding, ids[r], out + static_cast<std::int64_t>(r) * stride);
 }
 
-Result<void> Model::forward(StepPhase phase, std::span<const std::int32_t> ids, std::span<const Row> rows,
-                            const LayerObserver& observe) {
+Result<StepEnd> Model::forward(StepPhase phase, std::span<const std::int32_t> ids, std::span<const Row> rows,
+                               const LayerObserver& observe, const KeepGoing& keep_going) {
   FlushDenormals flush;
   PhaseClock clock;
   COLIBRI_CHECK(begin(ids, rows));
   embed(ids, x_.data(), config_.hidden_size);
   experts_->begin_step(phase, rows_);
   clock.add_to(times_.other);
-  for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
-    const LayerWeights& layer = weights_.layers[i];
-    const auto index = static_cast<std::int64_t>(i);
-    if (observe) observe(index, x_.data());
-    clock.restart();
-    COLIBRI_CHECK(attention_.run(layer, index, step_, selection_, x_.data()));
-    clock.add_to(times_.attention);
-    COLIBRI_CHECK(feed_forward_.run(layer, index, rows_, x_.data(), next_sparse(i), times_));
+  auto end = run_layers(observe, keep_going);
+  if (!end || *end == StepEnd::kStopped) {
+    experts_->abandon_step();
+    return end;
   }
   clock.restart();
   ops_.rms_norm(x_.data(), weights_.final_norm.data(), config_.rms_norm_eps, hidden_.data(), rows_, config_.hidden_size);
   experts_->end_step();
   clock.add_to(times_.head);
-  return {};
+  return StepEnd::kDone;
+}
+
+Result<StepEnd> Model::run_layers(const LayerObserver& observe, const KeepGoing& keep_going) {
+  PhaseClock clock;
+  for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
+    const LayerWeights& layer = weights_.layers[i];
+    const auto index = static_cast<std::int64_t>(i);
+    if (i > 0 && keep_going && !keep_going()) return StepEnd::kStopped;
+    if (observe) observe(index, x_.data());
+    clock.restart();
+    COLIBRI_CHECK(attention_.run(layer, index, step_, selection_, x_.data()));
+    clock.add_to(times_.attention);
+    COLIBRI_TRY(end, feed_forward_.run(layer, index, rows_, x_.data(), next_sparse(i), times_, keep_going));
+    if (end == StepEnd::kStopped) return end;
+  }
+  return StepEnd::kDone;
 }
 
 Result<void> Model::logits(std::int64_t first, std::int64_t count, float* out) {
@@ -139,9 +151,16 @@ Result<void> Model::mtp_forward(StepPhase phase, std::span<const std::int32_t> n
   const auto index = static_cast<std::int64_t>(weights_.layers.size());
   experts_->begin_step(phase, rows_);
   PhaseClock clock;
-  COLIBRI_CHECK(attention_.run(mtp.layer, index, step_, selection_, x_.data()));
-  clock.add_to(times_.attention);
-  COLIBRI_CHECK(feed_forward_.run(mtp.layer, index, rows_, x_.data(), nullptr, times_));
+  const auto layer = [&]() -> Result<void> {
+    COLIBRI_CHECK(attention_.run(mtp.layer, index, step_, selection_, x_.data()));
+    clock.add_to(times_.attention);
+    COLIBRI_CHECK(feed_forward_.run(mtp.layer, index, rows_, x_.data(), nullptr, times_));
+    return {};
+  };
+  if (auto done = layer(); !done) {
+    experts_->abandon_step();
+    return done;
+  }
   experts_->end_step();
   ops_.rms_norm(x_.data(), mtp.head_norm.data(), config_.rms_norm_eps, hidden_.data(), rows_, d);
   return {};

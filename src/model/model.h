@@ -48,10 +48,10 @@ class Model {
   using LayerObserver = std::function<void(std::int64_t layer, const float* x)>;
 
   // Runs one token per row through all layers; 1 to max_rows rows. Afterwards hidden() holds their states. Positions must be
-  // below max_context, and each sequence's earlier positions must have been written. Errors leave the rows' cache entries
-  // unspecified and everything before them intact.
-  Result<void> forward(StepPhase phase, std::span<const std::int32_t> ids, std::span<const Row> rows,
-                       const LayerObserver& observe = {});
+  // below max_context, and each sequence's earlier positions must have been written. keep_going is asked at least twice a
+  // layer. Errors and a stop leave hidden() and the rows' cache entries unspecified and everything before them intact.
+  Result<StepEnd> forward(StepPhase phase, std::span<const std::int32_t> ids, std::span<const Row> rows,
+                          const LayerObserver& observe = {}, const KeepGoing& keep_going = {});
   // After the final norm: [rows, hidden] of the last forward.
   std::span<const float> hidden() const;
 
@@ -65,6 +65,7 @@ class Model {
 
  private:
   Result<void> begin(std::span<const std::int32_t> ids, std::span<const Row> rows);
+  Result<StepEnd> run_layers(const LayerObserver& observe, const KeepGoing& keep_going);
   const LayerWeights* next_sparse(std::size_t layer) const;
   void embed(std::span<const std::int32_t> ids, float* out, std::int64_t stride) const;
 

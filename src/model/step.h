@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -25,6 +26,10 @@ struct StepRows {
 
   std::int64_t count() const { return static_cast<std::int64_t>(rows.size()); }
 };
+
+// Asked again and again while a step is computed, by the thread that computes it: false gives the step up.
+using KeepGoing = std::function<bool()>;
+enum class StepEnd : std::uint8_t { kDone, kStopped };
 
 // What the last full indexer layer chose, per row: positions in increasing order; empty means every visible position.
 struct Selection {

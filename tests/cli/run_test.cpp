@@ -205,17 +205,28 @@ TEST(Run, AMissingTemplateTokenIsNamed) {
   EXPECT_NE(plain.err.find(problem), std::string::npos) << plain.err;
 }
 
-TEST(Run, ASecondInterruptEndsTheProgram) {
+// A long prompt as one chunk through the slow kernels: seconds a layer, and an interrupt is looked for twice a layer.
+ChildResult interrupt_slow_prompt(int interrupts) {
   const TempDir dir;
   std::ofstream prompt(dir.path() / "prompt");
   for (int i = 0; i < 1900; ++i) prompt << "fox ";
   prompt.close();
   ChildOptions options;
-  options.interrupts_when_caught = 2;
-  // One slow chunk: the first interrupt is asked for only after it.
-  const ChildResult result = run_coli(
+  options.interrupts_when_caught = interrupts;
+  return run_coli(
       {"run", "--prompt-file", (dir.path() / "prompt").string(), "--prefill-chunk", "4096", "--isa", "scalar", "--threads", "1"},
       options);
+}
+
+TEST(Run, AnInterruptActsWithinAChunk) {
+  const ChildResult result = interrupt_slow_prompt(1);
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_NE(result.err.find("prompt 0 tokens"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("answer 0 tokens"), std::string::npos) << result.err;
+}
+
+TEST(Run, ASecondInterruptEndsTheProgram) {
+  const ChildResult result = interrupt_slow_prompt(2);
   EXPECT_EQ(result.signal, SIGINT) << result.err;
 }
 
