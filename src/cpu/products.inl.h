@@ -18,6 +18,7 @@ namespace colibri::cpu {
 namespace {
 
 constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+constexpr std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
 
 // Register tile: p[o][r] = chain of fma(w, x, p) over `steps`, from +0. All strides in floats.
 template <class V, int kOutputs, int kRows, bool kBroadcastX>
@@ -182,8 +183,8 @@ struct ProductScratch {
         staged(reinterpret_cast<std::byte*>(acc + kOutputBlock * kRowPanel * 16)) {}
 };
 
-// Bytes ahead of the weights being read that are asked for. They are read once and in order, rows side by side, so one
-// linear stream serves all rows of a block.
+// Bytes ahead of the weights being read that are asked for in decode, at least a block of rows. They are read once and in
+// order, rows side by side, so one linear stream serves all rows of a block.
 inline constexpr std::int64_t kPrefetchAhead = 48 * 1024;
 
 template <class V>
@@ -260,17 +261,19 @@ void matmul_panel(const WeightReader<V>& reader, const ProductScratch& scratch, 
     if (rows == 1 && int4 && layout.kind != ScaleKind::kHalfBlocks)
       first = decode_int4(reader, scratch, first, last, x, x_rows, y);
   }
-  const std::int64_t block = rows == 1 ? 8 : kOutputBlock;
+  const bool decode = rows == 1;
+  const std::int64_t block = decode ? 8 : kOutputBlock;
   const std::byte* end = w.data + last * w.row_bytes;
   for (std::int64_t o = first; o < last; o += block) {
     const std::int64_t outputs = smaller(block, last - o);
     for (std::int64_t i = 0; i < outputs * rows * 16; i += V::kWidth) V::store(scratch.acc + i, V::zero());
-    const std::byte* ahead = w.data + o * w.row_bytes + kPrefetchAhead;
+    const std::byte* stream = w.data + o * w.row_bytes + larger(kPrefetchAhead, block * w.row_bytes);
     for (std::int64_t s = 0; s < layout.count; ++s) {
       for (std::int64_t i = 0; i < outputs; ++i) {
         float* weights = scratch.weights + V::kWeightOffset + i * V::kWeightStride;
-        prefetch_range<V>(ahead, layout.bytes, end);
-        ahead += layout.bytes;
+        // With many rows of x there is time enough to ask for the superblock that comes next.
+        prefetch_range<V>(decode ? stream : w.data + (o + i) * w.row_bytes + (s + 1) * layout.bytes, layout.bytes, end);
+        stream += layout.bytes;
         reader.read(o + i, s, weights, scratch.scales + 16 * i);
         if (layout.kind == ScaleKind::kHalfBlocks) reader.apply_half_scales(weights);
       }
