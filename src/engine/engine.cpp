@@ -55,7 +55,7 @@ Result<MemoryPlan> Engine::plan(const EngineOptions& options) {
 Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   COLIBRI_TRY(engine, prepare(options));
-  COLIBRI_CHECK(engine->weights_->read(engine->checkpoint_, engine->team_));
+  COLIBRI_CHECK(engine->weights_->read(engine->team_));
   COLIBRI_CHECK(engine->open_experts(options));
   engine->load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return engine;

@@ -86,7 +86,6 @@ struct Checkpoint::State {
   Result<const TensorInfo*> require(std::string_view name, std::string_view what) const;
   std::string_view stamp_of(std::string_view name) const;
   Result<void> check_stamp(const TensorInfo& tensor, WeightFormat format) const;
-  std::string owner_of(const FileRange& range) const;
 
   Result<const TensorInfo*> fp8_scales(const TensorInfo& tensor, std::span<const std::int64_t> expected) const;
   Result<MatrixSource> find_blob(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols);
@@ -180,12 +179,11 @@ Result<void> Checkpoint::State::check_stamp(const TensorInfo& tensor, WeightForm
               dtype_name(tensor.dtype));
 }
 
-// For errors found while reading: whose bytes these are.
-std::string Checkpoint::State::owner_of(const FileRange& range) const {
-  for (const TensorInfo& t : tensors)
+std::string Checkpoint::owner(const FileRange& range) const {
+  for (const TensorInfo& t : state_->tensors)
     if (t.range.shard == range.shard && range.offset >= t.range.offset && range.offset - t.range.offset < t.range.bytes)
-      return label(t);
-  return shard_name(range.shard);
+      return state_->label(t);
+  return state_->shard_name(range.shard);
 }
 
 Result<const TensorInfo*> Checkpoint::State::fp8_scales(const TensorInfo& tensor, std::span<const std::int64_t> expected) const {
@@ -324,8 +322,8 @@ Result<Matrix> Checkpoint::read_matrix(const MatrixSource& source, std::byte* ds
   }
   for (std::uint64_t i = 0; i < count; ++i)
     if (!std::isfinite(scales[i]))
-      return fail("{}: scale {} is {}, expected a finite number; the file is damaged", state_->owner_of(source.scales), i,
-                  scales[i]);
+      return fail("{}: scale {} is {}, expected a finite number; the file is damaged: fetch or convert it again",
+                  owner(source.scales), i, scales[i]);
   matrix.scales = scales;
   return matrix;
 }
@@ -350,7 +348,8 @@ Result<AlignedArray<float>> Checkpoint::read_floats(std::string_view name, std::
     }
   }
   if (const std::uint64_t i = first_not_finite(values.data(), found); i < found)
-    return fail("{}: element {} is {}, expected a finite number; the file is damaged", state_->label(*tensor), i, values[i]);
+    return fail("{}: element {} is {}, expected a finite number; the file is damaged: fetch or convert it again",
+                state_->label(*tensor), i, values[i]);
   return values;
 }
 

@@ -79,6 +79,8 @@ class Checkpoint {
 
   // A small float tensor of exactly `count` elements (norms, biases), widened to f32. The values must be finite.
   Result<AlignedArray<float>> read_floats(std::string_view name, std::int64_t count) const;
+  // For messages: shard and tensor that bytes belong to.
+  std::string owner(const FileRange& range) const;
   // Raw bytes, exactly range.bytes of them. EINTR and short reads are handled.
   Result<void> read(const FileRange& range, std::byte* dst) const;
 

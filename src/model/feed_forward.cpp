@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "model/damage.h"
+#include "numerics/finite.h"
+
 namespace colibri {
 namespace {
 
@@ -9,8 +12,9 @@ AlignedArray<float> floats(std::int64_t count) { return AlignedArray<float>(stat
 
 }  // namespace
 
-FeedForward::FeedForward(Ops& ops, const ModelConfig& config, std::int64_t max_rows)
+FeedForward::FeedForward(Ops& ops, const ModelConfig& config, const ModelWeights& weights, std::int64_t max_rows)
     : ops_(ops),
+      model_weights_(weights),
       hidden_(config.hidden_size),
       intermediate_(config.moe_intermediate_size),
       expert_count_(config.experts),
@@ -65,6 +69,7 @@ Result<StepEnd> FeedForward::run(const LayerWeights& layer, std::int64_t index, 
   }
   if (!layer.sparse) {
     ops_.kernels().add(x, out_.data(), x, rows * hidden_);
+    if (!numerics::all_finite(x, rows * hidden_)) return pass(damage(layer, index, {}));
     clock.add_to(times.feed_forward);
     return StepEnd::kDone;
   }
@@ -84,7 +89,12 @@ Result<StepEnd> FeedForward::run(const LayerWeights& layer, std::int64_t index, 
     }
   });
   clock.add_to(times.expert_matmul);
+  if (!numerics::all_finite(x, rows * hidden_)) return pass(damage(layer, index, ids_));
   return StepEnd::kDone;
+}
+
+Error FeedForward::damage(const LayerWeights& layer, std::int64_t index, std::span<const std::int32_t> experts) const {
+  return find_damage(model_weights_, feed_forward_suspects(layer, index, experts), ops_.team());
 }
 
 // gate_ = silu(gate_) * up_
@@ -102,11 +112,13 @@ Result<void> FeedForward::route(const LayerWeights& layer, std::int64_t index, s
   weights_.clear();
   std::vector<float> weights;
   const auto count = static_cast<std::size_t>(expert_count_);
+  // A sigmoid makes a plausible score of an infinite one.
+  if (!numerics::all_finite(router_.data(), rows * expert_count_)) return pass(damage(layer, index, {}));
   for (std::int64_t r = 0; r < rows; ++r) {
     float* scores = router_.data() + r * expert_count_;
     ops_.kernels().sigmoid(scores, scores, expert_count_);
     if (!numerics::route_sigmoid({scores, count}, layer.router_bias.span(), rule_, ids_, weights))
-      return fail("layer {}: a router score is not a number; the model's weights are damaged", index);
+      return pass(damage(layer, index, {}));
     chosen_.insert(chosen_.end(), ids_.begin(), ids_.end());
     weights_.insert(weights_.end(), weights.begin(), weights.end());
   }

@@ -13,14 +13,15 @@ namespace colibri {
 
 class FeedForward {
  public:
-  FeedForward(Ops& ops, const ModelConfig& config, std::int64_t max_rows);
+  // weights: those that layers come from, for messages.
+  FeedForward(Ops& ops, const ModelConfig& config, const ModelWeights& weights, std::int64_t max_rows);
 
   // Needed before a sparse layer runs. The source must outlive this.
   void use_experts(ExpertSource& experts) { experts_ = &experts; }
 
   // x: the residual rows [rows, hidden]; the layer's output is added. next: the layer after this one, whose experts are
   // predicted when the source reads ahead; null when there is none or it is dense. keep_going is asked at the start and
-  // while experts are waited for.
+  // while experts are waited for. Fails when a number is not finite, or an expert cannot be read.
   Result<StepEnd> run(const LayerWeights& layer, std::int64_t index, std::int64_t rows, float* x, const LayerWeights* next,
                       PhaseTimes& times, const KeepGoing& keep_going = {});
   std::uint64_t scratch_bytes() const;
@@ -38,7 +39,10 @@ class FeedForward {
   void compute(std::span<const ExpertSource::Ready> batch, std::int64_t rows);
   void activate(std::int64_t rows, std::int64_t cols);
 
+  Error damage(const LayerWeights& layer, std::int64_t index, std::span<const std::int32_t> experts) const;
+
   Ops& ops_;
+  const ModelWeights& model_weights_;
   ExpertSource* experts_ = nullptr;
   std::int64_t hidden_, intermediate_, expert_count_, per_token_;
   float eps_;

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "numerics/attention.h"
+#include "numerics/finite.h"
 #include "numerics/norm.h"
 #include "numerics/rotary.h"
 #include "numerics/selection.h"
@@ -55,8 +56,12 @@ void Indexer::add_query_product(const IndexerWeights& w, const PackedRows& q_lat
   products.push_back({w.wq_b, q_latent, queries_.data(), shape_.heads * shape_.head_dim});
 }
 
-Result<void> Indexer::select(const IndexerWeights& w, std::int64_t layer, const StepRows& step, Selection& selection) {
+bool Indexer::select(const IndexerWeights& w, std::int64_t layer, const StepRows& step, Selection& selection) {
   const std::int64_t dim = shape_.head_dim, heads = shape_.heads, half = rope_dims_ / 2;
+  if (!numerics::all_finite(keys_.data(), step.count() * dim) ||
+      !numerics::all_finite(head_weights_.data(), step.count() * heads) ||
+      !numerics::all_finite(queries_.data(), step.count() * heads * dim))
+    return false;
   std::vector<float> normed(static_cast<std::size_t>(dim));
   for (std::int64_t r = 0; r < step.count(); ++r) {
     const Row& row = step.rows[static_cast<std::size_t>(r)];
@@ -113,9 +118,9 @@ Result<void> Indexer::select(const IndexerWeights& w, std::int64_t layer, const 
         selection.positions[r].assign(chosen.begin(), chosen.end());
       }
     });
-    if (nan) return fail("layer {}: an indexer score is not a number; the model's weights are damaged", layer);
+    if (nan) return false;
   }
-  return {};
+  return true;
 }
 
 }  // namespace colibri

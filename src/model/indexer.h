@@ -19,8 +19,8 @@ class Indexer {
   void add_query_product(const IndexerWeights& w, const PackedRows& q_latent, std::vector<Product>& products);
   std::uint64_t scratch_bytes() const;
   // After those products: writes the rows' keys to their caches, then chooses positions for every row that sees more than
-  // top_k of them. Fails when a score is NaN.
-  Result<void> select(const IndexerWeights& w, std::int64_t layer, const StepRows& step, Selection& selection);
+  // top_k of them. False when a number is not finite.
+  [[nodiscard]] bool select(const IndexerWeights& w, std::int64_t layer, const StepRows& step, Selection& selection);
 
  private:
   Ops& ops_;

@@ -1,8 +1,11 @@
 #include "model/mla_attention.h"
 
 #include <algorithm>
+#include <atomic>
 
+#include "model/damage.h"
 #include "numerics/attention.h"
+#include "numerics/finite.h"
 #include "numerics/rotary.h"
 
 namespace colibri {
@@ -17,8 +20,10 @@ AlignedArray<float> floats(std::int64_t count) { return AlignedArray<float>(stat
 
 }  // namespace
 
-MlaAttention::MlaAttention(Ops& ops, const ModelConfig& config, std::int64_t max_rows, std::int64_t max_context)
+MlaAttention::MlaAttention(Ops& ops, const ModelConfig& config, const ModelWeights& weights, std::int64_t max_rows,
+                           std::int64_t max_context)
     : ops_(ops),
+      weights_(weights),
       shape_(config.mla),
       hidden_(config.hidden_size),
       heads_(config.heads),
@@ -61,6 +66,7 @@ Result<void> MlaAttention::run(const LayerWeights& layer, std::int64_t index, co
                                float* x) {
   const MlaWeights& w = layer.attention;
   const std::int64_t n = step.count(), cache = shape_.cache_dim();
+  const auto damaged = [&] { return pass(find_damage(weights_, attention_suspects(layer, index), ops_.team())); };
   std::vector<Product> products;
 
   ops_.rms_norm(x, layer.input_norm.data(), eps_, normed_.data(), n, hidden_);
@@ -75,6 +81,8 @@ Result<void> MlaAttention::run(const LayerWeights& layer, std::int64_t index, co
   if (w.indexer) indexer_->add_query_product(*w.indexer, q_latent, products);
   ops_.multiply(products);
 
+  // An infinite score may vanish in the softmax, so what scores are made of is looked at.
+  if (!numerics::all_finite(kv_.data(), n * cache)) return damaged();
   const std::int64_t half = shape_.qk_rope_head_dim / 2;
   for (std::int64_t r = 0; r < n; ++r) {
     const Row& row = step.rows[static_cast<std::size_t>(r)];
@@ -84,9 +92,9 @@ Result<void> MlaAttention::run(const LayerWeights& layer, std::int64_t index, co
     numerics::rotate_interleaved_to_halves(kv + shape_.kv_lora_rank, step.cosine + r * half, step.sine + r * half,
                                            shape_.qk_rope_head_dim, entry + shape_.kv_lora_rank);
   }
-  if (w.indexer) COLIBRI_CHECK(indexer_->select(*w.indexer, index, step, selection));
+  if (w.indexer && !indexer_->select(*w.indexer, index, step, selection)) return damaged();
 
-  absorb_queries(w, step);
+  if (!absorb_queries(w, step)) return damaged();
   attend(index, step, selection);
 
   // Values per head, then the output projection.
@@ -107,26 +115,31 @@ Result<void> MlaAttention::run(const LayerWeights& layer, std::int64_t index, co
       ops_.pack(context_.data(), heads_ * shape_.v_head_dim, n, heads_ * shape_.v_head_dim, packed_.data());
   ops_.multiply({{w.o, context, out_.data(), hidden_}});
   ops_.kernels().add(x, out_.data(), x, n * hidden_);
+  if (!numerics::all_finite(x, n * hidden_)) return damaged();
   return {};
 }
 
-// absorbed_[r][h] = W_K of head h transposed times the query, then the rotated rope part.
-void MlaAttention::absorb_queries(const MlaWeights& w, const StepRows& step) {
+// absorbed_[r][h] = W_K of head h transposed times the query, then the rotated rope part. False when one is not finite.
+bool MlaAttention::absorb_queries(const MlaWeights& w, const StepRows& step) {
   const std::int64_t n = step.count(), query = shape_.qk_head_dim(), cache = shape_.cache_dim(),
                      half = shape_.qk_rope_head_dim / 2;
   const std::int64_t per_head = shape_.qk_nope_head_dim + shape_.v_head_dim;
+  std::atomic<bool> finite{true};
   ops_.team().parallel_for(heads_, 1, [&](std::int64_t begin, std::int64_t end, int worker) {
     for (std::int64_t h = begin; h < end; ++h) {
       const float* q = queries_.data() + h * query;
       float* out = absorbed_.data() + h * cache;
       ops_.kernels().transposed_matmul(w.kv_b.rows_view(h * per_head, shape_.qk_nope_head_dim), q, heads_ * query, n, out,
                                        heads_ * cache, ops_.scratch(worker));
-      for (std::int64_t r = 0; r < n; ++r)
+      for (std::int64_t r = 0; r < n; ++r) {
+        float* row = out + r * heads_ * cache;
         numerics::rotate_interleaved_to_halves(q + r * heads_ * query + shape_.qk_nope_head_dim, step.cosine + r * half,
-                                               step.sine + r * half, shape_.qk_rope_head_dim,
-                                               out + r * heads_ * cache + shape_.kv_lora_rank);
+                                               step.sine + r * half, shape_.qk_rope_head_dim, row + shape_.kv_lora_rank);
+        if (!numerics::all_finite(row, cache)) finite = false;
+      }
     }
   });
+  return finite;
 }
 
 std::int64_t MlaAttention::entries(const StepRows& step, const Selection& selection, std::int64_t r) const {

@@ -15,10 +15,11 @@ namespace colibri {
 
 class MlaAttention {
  public:
-  MlaAttention(Ops& ops, const ModelConfig& config, std::int64_t max_rows, std::int64_t max_context);
+  // weights: those that layers come from, for messages.
+  MlaAttention(Ops& ops, const ModelConfig& config, const ModelWeights& weights, std::int64_t max_rows, std::int64_t max_context);
 
   // x: the residual rows [rows, hidden]; the layer's attention output is added. Writes the rows' cache entries. A layer with
-  // an indexer replaces `selection`, others use it as it stands.
+  // an indexer replaces `selection`, others use it as it stands. Fails when a number is not finite.
   Result<void> run(const LayerWeights& layer, std::int64_t index, const StepRows& step, Selection& selection, float* x);
 
   std::uint64_t scratch_bytes() const;
@@ -30,13 +31,14 @@ class MlaAttention {
     const float* keys = nullptr;  // entries of cache_dim floats
     std::int64_t gathered = -1;   // slot of gathered_ when the keys were selected
   };
-  void absorb_queries(const MlaWeights& w, const StepRows& step);
+  [[nodiscard]] bool absorb_queries(const MlaWeights& w, const StepRows& step);
   void attend(std::int64_t index, const StepRows& step, const Selection& selection);
   void attend_tile(const Tile& tile, std::int64_t first_head, std::int64_t heads, const StepRows& step,
                    const Selection& selection, int worker);
   std::int64_t entries(const StepRows& step, const Selection& selection, std::int64_t r) const;
 
   Ops& ops_;
+  const ModelWeights& weights_;
   MlaShape shape_;
   std::int64_t hidden_, heads_, max_context_;
   float eps_, score_scale_;

@@ -1,9 +1,10 @@
 #include "model/model.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/fp_mode.h"
+#include "model/damage.h"
+#include "numerics/finite.h"
 
 namespace colibri {
 namespace {
@@ -23,8 +24,8 @@ Model::Model(const ModelConfig& config, const ModelWeights& weights, const Kerne
       weights_(weights),
       limits_(limits),
       ops_(kernels, team, widest_input(config)),
-      attention_(ops_, config, limits.max_rows, limits.max_context),
-      feed_forward_(ops_, config, limits.max_rows),
+      attention_(ops_, config, weights, limits.max_rows, limits.max_context),
+      feed_forward_(ops_, config, weights, limits.max_rows),
       rotary_(config.rope_theta, config.mla.qk_rope_head_dim),
       cosine_(floats(limits.max_rows * config.mla.qk_rope_head_dim / 2)),
       sine_(floats(limits.max_rows * config.mla.qk_rope_head_dim / 2)),
@@ -82,9 +83,13 @@ Result<void> Model::begin(std::span<const std::int32_t> ids, std::span<const Row
   return {};
 }
 
-void Model::embed(std::span<const std::int32_t> ids, float* out, std::int64_t stride) const {
+void Model::embed(std::span<const std::int32_t> ids, float* out) const {
   for (std::size_t r = 0; r < ids.size(); ++r)
-    dequantize_row(weights_.embedding, ids[r], out + static_cast<std::int64_t>(r) * stride);
+    dequantize_row(weights_.embedding, ids[r], out + static_cast<std::int64_t>(r) * config_.hidden_size);
+}
+
+Error Model::damage(std::string where, std::initializer_list<const Matrix*> matrices) const {
+  return find_damage(weights_, {std::move(where), matrices, 0, {}}, ops_.team());
 }
 
 Result<StepEnd> Model::forward(StepPhase phase, std::span<const std::int32_t> ids, std::span<const Row> rows,
@@ -92,7 +97,8 @@ Result<StepEnd> Model::forward(StepPhase phase, std::span<const std::int32_t> id
   FlushDenormals flush;
   PhaseClock clock;
   COLIBRI_CHECK(begin(ids, rows));
-  embed(ids, x_.data(), config_.hidden_size);
+  embed(ids, x_.data());
+  if (!numerics::all_finite(x_.data(), rows_ * config_.hidden_size)) return pass(damage("the embedding", {&weights_.embedding}));
   experts_->begin_step(phase, rows_);
   clock.add_to(times_.other);
   auto end = run_layers(observe, keep_going);
@@ -128,9 +134,7 @@ Result<void> Model::logits(std::int64_t first, std::int64_t count, float* out) {
   PhaseClock clock;
   const std::int64_t d = config_.hidden_size, vocab = config_.vocab_size;
   ops_.multiply({{weights_.head, ops_.pack(hidden_.data() + first * d, d, count, d, packed_.data()), out, vocab}});
-  for (std::int64_t i = 0; i < count * vocab; ++i)
-    if (std::isnan(out[i]))
-      return fail("logit {} of row {} is not a number; the model's weights are damaged", i % vocab, first + i / vocab);
+  if (!numerics::all_finite(out, count * vocab)) return pass(damage("the logits", {&weights_.head}));
   clock.add_to(times_.head);
   return {};
 }
@@ -142,12 +146,14 @@ Result<void> Model::mtp_forward(StepPhase phase, std::span<const std::int32_t> n
   const MtpWeights& mtp = *weights_.mtp;
   const std::int64_t d = config_.hidden_size;
   const Kernels& k = ops_.kernels();
-  embed(next_ids, x_.data(), d);
+  embed(next_ids, x_.data());
   for (std::int64_t r = 0; r < rows_; ++r) {  // [ embedding ; hidden ], each normed
     k.rms_norm(x_.data() + r * d, mtp.embedding_norm.data(), config_.rms_norm_eps, joined_.data() + 2 * r * d, d);
     k.rms_norm(hidden.data() + r * d, mtp.hidden_norm.data(), config_.rms_norm_eps, joined_.data() + (2 * r + 1) * d, d);
   }
   ops_.multiply({{mtp.eh_proj, ops_.pack(joined_.data(), 2 * d, rows_, 2 * d, packed_.data()), x_.data(), d}});
+  if (!numerics::all_finite(x_.data(), rows_ * d))
+    return pass(damage("the MTP layer's input", {&weights_.embedding, &mtp.eh_proj}));
   const auto index = static_cast<std::int64_t>(weights_.layers.size());
   experts_->begin_step(phase, rows_);
   PhaseClock clock;

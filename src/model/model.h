@@ -55,7 +55,8 @@ class Model {
   // After the final norm: [rows, hidden] of the last forward.
   std::span<const float> hidden() const;
 
-  // logits[r] = head * hidden row (first + r) of the last forward or mtp_forward; vocab_size floats a row. Fails when one is NaN.
+  // logits[r] = head * hidden row (first + r) of the last forward or mtp_forward; vocab_size floats a row. Fails when one is not
+  // finite.
   Result<void> logits(std::int64_t first, std::int64_t count, float* out);
 
   // The MTP layer: row t combines hidden state hidden[t] (after the final norm, [rows, hidden]) of position t with the
@@ -67,7 +68,8 @@ class Model {
   Result<void> begin(std::span<const std::int32_t> ids, std::span<const Row> rows);
   Result<StepEnd> run_layers(const LayerObserver& observe, const KeepGoing& keep_going);
   const LayerWeights* next_sparse(std::size_t layer) const;
-  void embed(std::span<const std::int32_t> ids, float* out, std::int64_t stride) const;
+  void embed(std::span<const std::int32_t> ids, float* out) const;
+  Error damage(std::string where, std::initializer_list<const Matrix*> matrices) const;
 
   ModelConfig config_;
   const ModelWeights& weights_;

@@ -1,5 +1,7 @@
 #include "model/weights.h"
 
+#include <algorithm>
+#include <cassert>
 #include <mutex>
 
 namespace colibri {
@@ -150,20 +152,27 @@ class WeightLoader {
 };
 
 Result<std::unique_ptr<ModelWeights>> ModelWeights::plan(const Checkpoint& checkpoint, const ModelConfig& config) {
-  std::unique_ptr<ModelWeights> weights(new ModelWeights);
+  std::unique_ptr<ModelWeights> weights(new ModelWeights(checkpoint));
   COLIBRI_CHECK(WeightLoader(checkpoint, config, *weights).walk());
   for (std::string& notice : checkpoint.notices()) weights->notices.push_back(std::move(notice));
   return weights;
 }
 
-Result<void> ModelWeights::read(const Checkpoint& checkpoint, ThreadTeam& team) {
+const MatrixSource& ModelWeights::source_of(const Matrix& matrix) const {
+  // By its bytes: a tied head is another view of the embedding.
+  const auto it = std::find_if(reads_.begin(), reads_.end(), [&](const PlannedRead& r) { return r.target->data == matrix.data; });
+  assert(it != reads_.end());
+  return it->source;
+}
+
+Result<void> ModelWeights::read(ThreadTeam& team) {
   memory_ = AlignedBytes(dense_bytes);
   std::mutex mutex;
   std::optional<Error> error;
   team.parallel_for(static_cast<std::int64_t>(reads_.size()), 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) {
       const PlannedRead& read = reads_[static_cast<std::size_t>(i)];
-      auto result = checkpoint.read_matrix(read.source, memory_.data() + read.offset);
+      auto result = checkpoint_.read_matrix(read.source, memory_.data() + read.offset);
       if (result) {
         *read.target = *result;
       } else {

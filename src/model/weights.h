@@ -66,10 +66,14 @@ struct ModelWeights {
   std::uint64_t dense_bytes = 0;                   // matrices held in memory
 
   // Resolves every tensor by name and shape, reads only the norms and biases: afterwards dense_bytes, experts and notices
-  // are known and the matrices are still empty. config must belong to checkpoint.
+  // are known and the matrices are still empty. config must belong to checkpoint, which must outlive this.
   static Result<std::unique_ptr<ModelWeights>> plan(const Checkpoint& checkpoint, const ModelConfig& config);
   // Reads the matrices, in parallel.
-  Result<void> read(const Checkpoint& checkpoint, ThreadTeam& team);
+  Result<void> read(ThreadTeam& team);
+
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  // Where one of the matrices above came from; it must have been read.
+  const MatrixSource& source_of(const Matrix& matrix) const;
 
  private:
   struct PlannedRead {
@@ -77,7 +81,8 @@ struct ModelWeights {
     Matrix* target = nullptr;  // inside this object, which therefore never moves
     std::uint64_t offset = 0;
   };
-  ModelWeights() = default;
+  explicit ModelWeights(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  const Checkpoint& checkpoint_;
   AlignedBytes memory_;
   std::vector<PlannedRead> reads_;
   friend class WeightLoader;
