@@ -21,5 +21,8 @@ Action declare_info(CLI::App& app);
 Action declare_oracle(CLI::App& app);
 Action declare_plan(CLI::App& app);
 Action declare_bench(CLI::App& app);
+Action declare_convert(CLI::App& app);
+Action declare_verify(CLI::App& app);
+Action declare_synth(CLI::App& app);
 
 }  // namespace colibri

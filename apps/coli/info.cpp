@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "command.h"
+#include "format/synthetic_routing.h"
 #include "inventory.h"
 #include "locate.h"
 #include "model/kv_cache.h"
@@ -90,6 +91,8 @@ int info(const InfoFlags& flags) {
   const Inventory inventory = take_inventory(*checkpoint, config ? &*config : nullptr);
   std::vector<std::string> notes = inventory.notes;
   for (const std::string& notice : checkpoint->notices()) notes.push_back(notice);
+  if (const auto routing = load_synthetic_routing(*dir); routing && *routing)
+    notes.insert(notes.begin(), "a synthetic model: random weights, its text is noise");
   // Runnable: the engine finds every tensor it needs in a shape and format it knows. No matrix is read for that.
   std::string problem;
   if (!config)

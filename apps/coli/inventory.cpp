@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "format/packed.h"
+
 namespace colibri {
 namespace {
 
@@ -94,6 +96,16 @@ std::string describe_format(const Matrix& m) {
   return name;
 }
 
+// One expert of the packed layout counts as one tensor of all its weights.
+std::string describe_format(const PackedExpert& e) {
+  const std::string gate = describe_format(e.gate.matrix), down = describe_format(e.down.matrix);
+  return (gate == down ? gate : gate + ", " + down) + " packed";
+}
+
+std::int64_t parameters_of(const PackedExpert& e) {
+  return 2 * e.gate.matrix.rows * e.gate.matrix.cols + e.down.matrix.rows * e.down.matrix.cols;
+}
+
 }  // namespace
 
 Inventory take_inventory(const Checkpoint& checkpoint, const ModelConfig* config) {
@@ -101,6 +113,12 @@ Inventory take_inventory(const Checkpoint& checkpoint, const ModelConfig* config
   std::map<std::pair<std::size_t, std::string>, InventoryRow> rows;
   std::int64_t unresolved = 0;
   std::string first_problem;
+  std::map<std::string, PackedExpert, std::less<>> records;
+  if (const auto packed = PackedIndex::open(checkpoint)) {
+    for (PackedExpert& expert : packed->all()) records.emplace(expert.name, std::move(expert));
+  } else {
+    out.notes.push_back(packed.error().message);
+  }
   for (const TensorInfo& tensor : checkpoint.tensors()) {
     // Scales count with the weights they belong to.
     const auto belongs_to_other = [&](std::string_view tail) {
@@ -114,7 +132,10 @@ Inventory take_inventory(const Checkpoint& checkpoint, const ModelConfig* config
     const Name name = split_name(tensor.name);
     std::string format = lower(dtype_name(tensor.dtype));
     std::int64_t parameters = elements(tensor);
-    if (tensor.dtype == DType::kU8) {
+    if (const auto record = records.find(tensor.name); record != records.end()) {
+      format = describe_format(record->second);
+      parameters = parameters_of(record->second);
+    } else if (tensor.dtype == DType::kU8) {
       parameters = 0;
       if (const auto shape = config ? matrix_shape(name, *config) : std::nullopt) {
         if (auto source = checkpoint.find_matrix(tensor.name, shape->first, shape->second)) {

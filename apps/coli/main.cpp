@@ -29,6 +29,9 @@ constexpr Subcommand kSubcommands[] = {
     {"oracle", "Check a model directory against the reference values beside it", declare_oracle},
     {"plan", "Say what a model will take of memory", declare_plan},
     {"bench", "Measure prompt and generation speed", declare_bench},
+    {"convert", "Quantise or repack a model into a new directory", declare_convert},
+    {"verify", "Check that a model directory is whole", declare_verify},
+    {"synth", "Write a model of true dimensions and random weights", declare_synth},
 };
 
 constexpr const char* kEnvironment =

@@ -20,6 +20,7 @@ struct ExpertWeights {
 // Where one expert's three matrices lie on disk.
 struct ExpertRecord {
   MatrixSource gate, up, down;
+  FileRange packed = {};  // the whole record where the model is packed (format/packed.h), which has a checksum; else empty
 };
 
 // A cache treats a prompt, read once, differently from the text that is being written.

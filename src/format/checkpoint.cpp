@@ -132,9 +132,9 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& dir) {
     const auto shard = static_cast<std::int32_t>(state->shards.size());
     COLIBRI_TRY(file, InputFile::open(path));
     COLIBRI_TRY(header, read_safetensors_header(file, shard));
-    state->shards.push_back({path, file.bytes()});
+    state->shards.push_back({path, file.bytes(), std::move(header.metadata)});
     state->files.push_back(std::move(file));
-    COLIBRI_CHECK(state->add_stamps(header.metadata, shard));
+    COLIBRI_CHECK(state->add_stamps(state->shards.back().metadata, shard));
     std::move(header.tensors.begin(), header.tensors.end(), std::back_inserter(state->tensors));
   }
   COLIBRI_CHECK(state->sort_tensors());

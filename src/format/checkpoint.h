@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -54,6 +55,7 @@ class Checkpoint {
   struct Shard {
     std::filesystem::path path;
     std::uint64_t file_bytes = 0;
+    std::map<std::string, std::string> metadata;  // the header's __metadata__
   };
   const std::filesystem::path& dir() const;
   const std::vector<Shard>& shards() const;

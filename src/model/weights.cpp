@@ -4,6 +4,8 @@
 #include <cassert>
 #include <mutex>
 
+#include "format/packed.h"
+
 namespace colibri {
 
 // Collects what to read while the names are walked, then reads everything into one block of memory.
@@ -14,6 +16,8 @@ class WeightLoader {
 
   Result<void> walk() {
     ModelWeights& out = out_;
+    COLIBRI_TRY(packed, PackedIndex::open(checkpoint_));
+    packed_ = std::move(packed);
     COLIBRI_CHECK(matrix("model.embed_tokens.weight", config_.vocab_size, config_.hidden_size, out.embedding));
     const bool tied = config_.tie_word_embeddings && !checkpoint_.find("lm_head.weight");
     if (!tied) COLIBRI_CHECK(matrix("lm_head.weight", config_.vocab_size, config_.hidden_size, out.head));
@@ -103,9 +107,11 @@ class WeightLoader {
     return {};
   }
 
-  // One tensor per matrix, or the stacked tensors of newer checkpoints: gate_up_proj [E, 2 I, D], down_proj [E, D, I].
+  // A packed record, one tensor per matrix, or the stacked tensors of newer checkpoints: gate_up_proj [E, 2 I, D], down_proj [E, D, I].
   Result<ExpertRecord> expert(const std::string& name, std::int64_t e) const {
     const std::int64_t d = config_.hidden_size, i = config_.moe_intermediate_size;
+    COLIBRI_TRY(packed, packed_.find(name, e, i, d));
+    if (packed) return ExpertRecord{packed->gate, packed->up, packed->down, packed->record};
     ExpertRecord record;
     const auto set = [](MatrixSource& target, Result<MatrixSource> source) -> Result<void> {
       if (!source) return pass(std::move(source).error());
@@ -149,6 +155,7 @@ class WeightLoader {
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
   ModelWeights& out_;
+  PackedIndex packed_;
 };
 
 Result<std::unique_ptr<ModelWeights>> ModelWeights::plan(const Checkpoint& checkpoint, const ModelConfig& config) {

@@ -1,0 +1,150 @@
+// What src/convert writes, run by the engine: packed models give the contract's bits, synthetic ones stay in range.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "convert/convert.h"
+#include "convert/synth.h"
+#include "engine/engine.h"
+#include "engine/oracle.h"
+#include "format/packed.h"
+#include "format_test_util.h"
+
+namespace colibri {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kRoot = COLIBRI_SOURCE_DIR;
+
+void expect_oracle(const fs::path& source, const fs::path& dir) {
+  for (const char* file : {"expected.safetensors", "contract.safetensors"})
+    fs::copy_file(source / file, dir / file, fs::copy_options::overwrite_existing);
+  EngineOptions options;
+  options.model = dir;
+  options.threads = 2;
+  auto engine = Engine::open(options);
+  ASSERT_TRUE(engine) << engine.error().message;
+  const auto report = check_against_oracle(**engine);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_TRUE(report->passed());
+  EXPECT_EQ(report->contract_bits_differ, 0);
+  EXPECT_GT(report->contract_values, 0);
+}
+
+class PackedOracle : public testing::TestWithParam<const char*> {};
+
+TEST_P(PackedOracle, GivesTheContractsBits) {
+  const fs::path source = kRoot / GetParam();
+  const test::TempDir dir;
+  ConvertOptions options;
+  options.keep_weights = true;
+  options.shard_bytes = 300 << 10;
+  const auto report = convert_model(source, dir / "m", options, {});
+  ASSERT_TRUE(report) << report.error().message;
+  expect_oracle(source, dir / "m");
+}
+
+INSTANTIATE_TEST_SUITE_P(Tree, PackedOracle,
+                         testing::Values("models/demo", "tests/oracle/cases/glm-dsa-tiny", "tests/oracle/cases/glm-dsa-tiny-g64",
+                                         "tests/oracle/cases/glm-dsa-tiny-mixed", "tests/oracle/cases/glm-odd-dims"),
+                         [](const auto& test) {
+                           std::string name = fs::path(test.param).filename().string();
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+SynthOptions tiny(std::int64_t layers = 2) {
+  SynthOptions options;
+  options.like = "tiny";
+  options.shape = *synth_shape("tiny");
+  options.sparse_layers = layers;
+  options.shard_bytes = 400 << 10;  // several shards
+  return options;
+}
+
+void make(const fs::path& dir, const SynthOptions& options, int threads = 2) {
+  WriteOptions write;
+  write.threads = threads;
+  const auto report = synthesize_model(dir, options, write);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_FALSE(report->stopped);
+}
+
+// Runs some tokens through the model and returns the logits of the last.
+std::vector<float> run(const fs::path& dir, double* largest_state = nullptr) {
+  EngineOptions options;
+  options.model = dir;
+  options.threads = 2;
+  options.context = 64;
+  auto engine = Engine::open(options);
+  if (!engine) throw std::runtime_error(engine.error().message);
+  Model& model = (*engine)->model();
+  KvCache cache = model.make_cache();
+  constexpr std::int64_t kRows = 40;
+  std::vector<std::int32_t> ids;
+  std::vector<Row> rows;
+  for (std::int64_t i = 0; i < kRows; ++i) {
+    ids.push_back(static_cast<std::int32_t>(i * 37 % 300));
+    rows.push_back({&cache, i});
+  }
+  const auto d = static_cast<std::size_t>((*engine)->config().hidden_size);
+  double largest = 0;
+  const auto forward = model.forward(StepPhase::kPrefill, ids, rows, [&](std::int64_t, const float* x) {
+    double squares = 0;
+    for (std::size_t i = 0; i < kRows * d; ++i) squares += static_cast<double>(x[i]) * x[i];
+    largest = std::max(largest, std::sqrt(squares / static_cast<double>(kRows * d)));
+  });
+  if (!forward) throw std::runtime_error(forward.error().message);
+  if (largest_state) *largest_state = largest;
+  std::vector<float> logits(static_cast<std::size_t>((*engine)->config().vocab_size));
+  const auto result = model.logits(kRows - 1, 1, logits.data());
+  if (!result) throw std::runtime_error(result.error().message);
+  return logits;
+}
+
+TEST(Synth, RunsAndStaysInRange) {
+  const test::TempDir dir;
+  make(dir / "m", tiny(6));
+  double largest = 0;
+  const std::vector<float> logits = run(dir / "m", &largest);
+  EXPECT_LT(largest, 10) << "activations grow";
+  EXPECT_GT(largest, 0.5) << "activations vanish";
+  double squares = 0;
+  for (const float v : logits) squares += static_cast<double>(v) * v;
+  const double rms = std::sqrt(squares / static_cast<double>(logits.size()));
+  EXPECT_GT(rms, 1);
+  EXPECT_LT(rms, 10);
+}
+
+TEST(Synth, PlainLayoutHoldsTheSameWeights) {
+  const test::TempDir dir;
+  SynthOptions plain = tiny();
+  plain.packed = false;
+  make(dir / "packed", tiny());
+  make(dir / "plain", plain);
+  const Checkpoint checkpoint = test::open_folder(dir / "plain");
+  EXPECT_TRUE(checkpoint.find("model.layers.1.mlp.experts.0.gate_proj.weight"));
+  EXPECT_EQ(run(dir / "packed"), run(dir / "plain"));
+}
+
+TEST(Synth, EveryExpertFormatAndMtp) {
+  for (const char* format : {"int8", "int4", "int4-g32", "int3-g64", "int2", "bf16"}) {
+    const test::TempDir dir;
+    SynthOptions options = tiny(1);
+    options.experts = *parse_target_format(format);
+    options.mtp = true;
+    make(dir / "m", options);
+    double largest = 0;
+    run(dir / "m", &largest);
+    EXPECT_LT(largest, 5) << format;
+    const Checkpoint checkpoint = test::open_folder(dir / "m");
+    const auto index = PackedIndex::open(checkpoint);
+    ASSERT_TRUE(index) << index.error().message;
+    const auto mtp = index->find("model.layers.2.mlp.experts.", 0, 64, 128);
+    ASSERT_TRUE(mtp && mtp->has_value());
+    EXPECT_EQ((*mtp)->gate.matrix.format, WeightFormat::kInt8Row);
+  }
+}
+
+}  // namespace
+}  // namespace colibri
