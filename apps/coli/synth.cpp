@@ -110,7 +110,7 @@ Action declare_synth(CLI::App& app) {
   app.add_option("--top-k", flags->top_k, "Experts per token instead of the model's")->check(size);
   app.add_option("--expert-width", flags->expert_width, "Inner size of an expert instead of the model's")->check(size);
   app.add_option("--width", flags->width, "Inner size of a dense MLP instead of the model's")->check(size);
-  app.add_option("--routing-seed", r.seed, "Seed of the routing that the engine simulates")->capture_default_str();
+  app.add_option("--routing-seed", r.seed, "Seed of the routing described in config.json")->capture_default_str();
   const auto routing = [&](const char* name, double& value, const char* text, double high) {
     app.add_option(name, value, text)->check(between(0, high))->capture_default_str()->group("Routing");
   };

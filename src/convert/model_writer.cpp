@@ -76,12 +76,14 @@ class Progress {
   }
 
  private:
+  // Another model's config.json would be replaced by this one's.
   Result<void> expect_no_model() const {
     std::error_code error;
-    for (std::filesystem::directory_iterator it(dir_, error), end; !error && it != end; it.increment(error))
-      if (it->path().extension() == ".safetensors" && it->path().filename().string().front() != '.')
-        return fail("{}: already holds {}; choose another directory or empty this one", dir_.string(),
-                    it->path().filename().string());
+    for (std::filesystem::directory_iterator it(dir_, error), end; !error && it != end; it.increment(error)) {
+      const std::string name = it->path().filename().string();
+      if (name.front() != '.' && (name.ends_with(".safetensors") || name == "config.json"))
+        return fail("{}: already holds {}; choose another directory or empty this one", dir_.string(), name);
+    }
     if (error) return fail("{}: cannot be listed: {}", dir_.string(), error.message());
     return {};
   }

@@ -74,6 +74,7 @@ Result<void> OutputFile::write(std::uint64_t offset, std::span<const std::byte> 
       continue;
     }
     if (n < 0) return failed("writing");
+    if (n == 0) return fail("{}: writing failed: the system takes no more bytes", path_.string());
     offset += static_cast<std::uint64_t>(n);
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }

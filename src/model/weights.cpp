@@ -107,7 +107,8 @@ class WeightLoader {
     return {};
   }
 
-  // A packed record, one tensor per matrix, or the stacked tensors of newer checkpoints: gate_up_proj [E, 2 I, D], down_proj [E, D, I].
+  // A packed record, one tensor per matrix, or the stacked tensors of newer checkpoints: gate_up_proj [E, 2 I, D], down_proj [E,
+  // D, I].
   Result<ExpertRecord> expert(const std::string& name, std::int64_t e) const {
     const std::int64_t d = config_.hidden_size, i = config_.moe_intermediate_size;
     COLIBRI_TRY(packed, packed_.find(name, e, i, d));

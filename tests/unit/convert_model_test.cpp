@@ -344,7 +344,20 @@ TEST(Convert, StopsWhenAskedAndContinues) {
   EXPECT_FALSE(convert(kCases / "glm-dsa-tiny", dir / "out", options).written.stopped);
   EXPECT_TRUE(fs::exists(dir / "out/config.json"));
   // A finished directory is not written over.
-  test::expect_error(convert_model(kCases / "glm-dsa-tiny", dir / "out", options, {}), {"already holds", "out-000"});
+  test::expect_error(convert_model(kCases / "glm-dsa-tiny", dir / "out", options, {}), {"already holds"});
+}
+
+TEST(Convert, AnotherModelsFilesAreNotReplaced) {
+  const test::TempDir dir;
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    const fs::path to = dir / fmt::format("has-{}", file);
+    fs::create_directory(to);
+    test::write_file(to / file, "mine");
+    test::expect_error(convert_model(kCases / "glm-dsa-tiny", to, {}, {}), {"already holds", file});
+    const auto text = read_text(to / file, 100);
+    ASSERT_TRUE(text);
+    EXPECT_EQ(*text, "mine");
+  }
 }
 
 TEST(Convert, RefusesWhatCannotWork) {
