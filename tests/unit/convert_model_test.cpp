@@ -8,6 +8,7 @@
 #include "convert/census.h"
 #include "convert/convert.h"
 #include "convert/verify.h"
+#include "format/file.h"
 #include "format_test_util.h"
 
 namespace colibri {
