@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "experts/resident_experts.h"
+#include "experts/stand_in_experts.h"
+#include "format/synthetic_routing.h"
 
 namespace colibri {
 namespace {
@@ -43,6 +44,7 @@ Result<std::unique_ptr<Engine>> Engine::prepare(const EngineOptions& options) {
   limits.max_context = options.context > 0 ? options.context : std::min(engine->config_.max_positions, kDefaultContext);
   limits.max_rows = std::min(options.prefill_chunk > 0 ? options.prefill_chunk : kDefaultPrefillChunk, limits.max_context);
   engine->model_.emplace(engine->config_, *engine->weights_, engine->kernels_, engine->team_, limits);
+  COLIBRI_CHECK(engine->open_routing(options.model));
   COLIBRI_CHECK(engine->plan_experts(options));
   return engine;
 }
@@ -59,6 +61,17 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   COLIBRI_CHECK(engine->open_experts(options));
   engine->load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return engine;
+}
+
+Result<void> Engine::open_routing(const std::filesystem::path& dir) {
+  COLIBRI_TRY(described, load_synthetic_routing(dir));
+  if (!described || weights_->experts.empty()) return {};
+  RoutingOptions o{*described};
+  o.layers = static_cast<std::int64_t>(weights_->experts.size());
+  o.experts = config_.experts;
+  o.top_k = config_.experts_per_token;
+  model_->use_routing(routing_.emplace(o));
+  return {};
 }
 
 Result<void> Engine::plan_experts(const EngineOptions& options) {
@@ -86,7 +99,11 @@ Result<void> Engine::plan_experts(const EngineOptions& options) {
 
 Result<void> Engine::open_experts(const EngineOptions& options) {
   const auto& records = weights_->experts;
-  if (memory_.slabs.slots == 0 || memory_.all_resident) {
+  if (options.stand_in_experts && memory_.slabs.slots > 0) {
+    COLIBRI_TRY(experts, StandInExperts::load(checkpoint_, records, memory_.slabs.slots, team_));
+    experts_ = std::move(experts);
+    stand_ins_ = true;
+  } else if (memory_.slabs.slots == 0 || memory_.all_resident) {
     COLIBRI_TRY(experts, ResidentExperts::load(checkpoint_, records, team_));
     experts_ = std::make_unique<ResidentExperts>(std::move(experts));
   } else {

@@ -26,9 +26,10 @@ struct EngineOptions {
   std::int64_t expert_slots = 0;   // experts held in memory at most; 0: as many as the budget allows
   ReaderOptions reader;            // how experts that do not fit are read
   std::string cache_policy = "default";
-  std::filesystem::path trace;  // where to record the routing (experts/trace.h); empty: nowhere
-  bool prefetch = true;         // read experts that the next layer will probably need
-  bool block_waits = false;     // threads block at once instead of spinning briefly (COLI_NO_OMP_TUNE=1)
+  std::filesystem::path trace;    // where to record the routing (experts/trace.h); empty: nowhere
+  bool stand_in_experts = false;  // measure computing alone: experts/stand_in_experts.h. The text is wrong
+  bool prefetch = true;           // read experts that the next layer will probably need
+  bool block_waits = false;       // threads block at once instead of spinning briefly (COLI_NO_OMP_TUNE=1)
 };
 inline constexpr std::int64_t kDefaultContext = 8192;
 inline constexpr std::int64_t kDefaultPrefillChunk = 128;
@@ -50,12 +51,17 @@ class Engine {
   const MemoryPlan& memory() const { return memory_; }
   // The streaming source, or null when every expert is in memory.
   const StreamingExperts* streaming() const { return streaming_; }
+  // A synthetic model's routing, null for real models: then the text means nothing either way.
+  const RoutingModel* routing() const { return routing_ ? &*routing_ : nullptr; }
+  // Experts that stand in for others: the text is wrong.
+  bool stand_ins() const { return stand_ins_; }
   double load_seconds() const { return load_seconds_; }
   // Ends the trace; an error means that the file is not complete.
   Result<void> finish_trace();
 
  private:
   static Result<std::unique_ptr<Engine>> prepare(const EngineOptions& options);
+  Result<void> open_routing(const std::filesystem::path& dir);
   Result<void> plan_experts(const EngineOptions& options);
   Result<void> open_experts(const EngineOptions& options);
   Result<void> open_trace(const std::filesystem::path& path);
@@ -68,11 +74,13 @@ class Engine {
   ThreadTeam team_;
   std::unique_ptr<ModelWeights> weights_;
   MemoryPlan memory_;
+  std::optional<RoutingModel> routing_;
   std::unique_ptr<ExpertSource> experts_;
   const StreamingExperts* streaming_ = nullptr;
   std::optional<TraceWriter> trace_;
   std::unique_ptr<TraceRecorder> recorder_;
   std::optional<Model> model_;
+  bool stand_ins_ = false;
   double load_seconds_ = 0;
 };
 

@@ -15,26 +15,16 @@
 #include <vector>
 
 #include "experts/trace.h"
+#include "format/synthetic_routing.h"
 
 namespace colibri {
 
-struct RoutingOptions {
+// The description a model carries, and the sizes it is for. The parts' weights count only by their ratios; each part has
+// unit spread, the lasting one falls with the logarithm of the rank.
+struct RoutingOptions : SyntheticRouting {
   std::int64_t layers = 0;   // layer numbers run from 0 to layers - 1, whether or not all are asked for
   std::int64_t experts = 0;  // of one layer
   std::int64_t top_k = 0;
-  std::uint64_t seed = 0;
-
-  // Weights of the four parts; only their ratios count. Each part has unit spread, the lasting one falls with the
-  // logarithm of the rank.
-  double skew = 0.45;
-  double topic = 0.6;
-  double phrase = 0.5;
-  double noise = 1.0;
-  std::int64_t topics = 12;
-  double topic_tokens = 300;  // mean length of a topic
-  double phrase_tokens = 12;  // mean length of a phrase
-  double sticky = 0.2;        // probability that an expert's noise stays for another token
-  double recall = 0.75;       // share of the chosen experts that predict() finds, on average
 };
 
 class RoutingModel {

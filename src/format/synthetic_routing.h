@@ -1,7 +1,7 @@
 // What a synthetic model's config.json says about its routing, under `colibri_synthetic_routing`.
 //
 // Random router weights choose experts like dice, and caches have nothing to learn from dice. These are the numbers of
-// a model of routing (RoutingOptions of experts/routing_model.h has the same names) that can stand in for such a router.
+// a model of routing (experts/routing_model.h) that can stand in for such a router.
 // Real models do not have the key.
 #pragma once
 
@@ -22,8 +22,8 @@ struct SyntheticRouting {
   double skew = 0.45, topic = 0.6, phrase = 0.5, noise = 1.0;  // weights of the four parts of an expert's score
   std::int64_t topics = 12;
   double topic_tokens = 300, phrase_tokens = 12;  // mean lengths
-  double sticky = 0.2;                            // probability that the noise stays for another token
-  double recall = 0.75;                           // share of the next layer's experts that can be predicted
+  double sticky = 0.2;                            // probability that an expert's noise stays for another token
+  double recall = 0.75;  // share of a layer's experts that can be predicted while the layer before is computed, on average
 
   bool operator==(const SyntheticRouting&) const = default;
 };

@@ -48,8 +48,9 @@ std::uint64_t FeedForward::scratch_bytes() const {
   return count * sizeof(float);
 }
 
-Result<StepEnd> FeedForward::run(const LayerWeights& layer, std::int64_t index, std::int64_t rows, float* x,
+Result<StepEnd> FeedForward::run(const LayerWeights& layer, std::int64_t index, std::span<const Row> step, float* x,
                                  const LayerWeights* next, PhaseTimes& times, const KeepGoing& keep_going) {
+  const auto rows = static_cast<std::int64_t>(step.size());
   if (keep_going && !keep_going()) return StepEnd::kStopped;
   PhaseClock clock;
   const MlpWeights& mlp = layer.mlp;
@@ -59,8 +60,8 @@ Result<StepEnd> FeedForward::run(const LayerWeights& layer, std::int64_t index, 
   std::vector<Product> products;
   if (layer.sparse) {  // the router first: its choice starts the reads of missing experts
     ops_.multiply({{layer.router, input_, router_.data(), expert_count_}});
-    COLIBRI_CHECK(route(layer, index, rows));
-    if (next && experts_->wants_predictions()) predict_next(*next, index + 1, rows, x);
+    COLIBRI_CHECK(route(layer, index, step));
+    if (next && experts_->wants_predictions()) predict_next(*next, index + 1, step, x);
   }
   if (width > 0) {
     ops_.multiply({{mlp.gate, input_, gate_.data(), width}, {mlp.up, input_, up_.data(), width}});
@@ -107,17 +108,26 @@ void FeedForward::activate(std::int64_t rows, std::int64_t cols) {
   });
 }
 
-Result<void> FeedForward::route(const LayerWeights& layer, std::int64_t index, std::int64_t rows) {
+bool FeedForward::choose(const LayerWeights& layer, std::int64_t index, const Row& row, float* logits,
+                         std::vector<std::int32_t>& ids, std::vector<float>& weights) const {
+  ops_.kernels().sigmoid(logits, logits, expert_count_);
+  const std::span<const float> scores(logits, static_cast<std::size_t>(expert_count_));
+  if (!routing_) return numerics::route_sigmoid(scores, layer.router_bias.span(), rule_, ids, weights);
+  if (numerics::argmax(scores) < 0) return false;
+  routing_->choose(row.position, index, ids);
+  numerics::router_weights(scores, rule_, ids, weights);
+  return true;
+}
+
+Result<void> FeedForward::route(const LayerWeights& layer, std::int64_t index, std::span<const Row> step) {
+  const auto rows = static_cast<std::int64_t>(step.size());
   chosen_.clear();
   weights_.clear();
   std::vector<float> weights;
-  const auto count = static_cast<std::size_t>(expert_count_);
   // A sigmoid makes a plausible score of an infinite one.
   if (!numerics::all_finite(router_.data(), rows * expert_count_)) return pass(damage(layer, index, {}));
   for (std::int64_t r = 0; r < rows; ++r) {
-    float* scores = router_.data() + r * expert_count_;
-    ops_.kernels().sigmoid(scores, scores, expert_count_);
-    if (!numerics::route_sigmoid({scores, count}, layer.router_bias.span(), rule_, ids_, weights))
+    if (!choose(layer, index, step[static_cast<std::size_t>(r)], router_.data() + r * expert_count_, ids_, weights))
       return pass(damage(layer, index, {}));
     chosen_.insert(chosen_.end(), ids_.begin(), ids_.end());
     weights_.insert(weights_.end(), weights.begin(), weights.end());
@@ -162,7 +172,8 @@ void FeedForward::group_by_expert(std::int64_t rows) {
 }
 
 // The next layer's router applied to this layer's state: right for about three experts in four, early enough to read.
-void FeedForward::predict_next(const LayerWeights& next, std::int64_t index, std::int64_t rows, const float* x) {
+void FeedForward::predict_next(const LayerWeights& next, std::int64_t index, std::span<const Row> step, const float* x) {
+  const auto rows = static_cast<std::int64_t>(step.size());
   float* normed = predicted_.data();
   float* logits = normed + rows * hidden_;
   float* packed = predicted_.data() + (predicted_.size() - static_cast<std::size_t>(PackedRows::floats(rows, hidden_)));
@@ -172,11 +183,9 @@ void FeedForward::predict_next(const LayerWeights& next, std::int64_t index, std
   std::vector<float> weights;
   std::vector<bool> seen(static_cast<std::size_t>(expert_count_));
   for (std::int64_t r = 0; r < rows; ++r) {
-    float* scores = logits + r * expert_count_;
-    ops_.kernels().sigmoid(scores, scores, expert_count_);
-    if (!numerics::route_sigmoid({scores, static_cast<std::size_t>(expert_count_)}, next.router_bias.span(), rule_, ranked,
-                                 weights))
-      return;  // the layer itself will report it
+    const Row& row = step[static_cast<std::size_t>(r)];
+    if (!choose(next, index, row, logits + r * expert_count_, ranked, weights)) return;  // the layer itself will report it
+    if (routing_) routing_->predict(row.position, index, ranked);
     for (const std::int32_t id : ranked) {
       if (seen[static_cast<std::size_t>(id)]) continue;
       seen[static_cast<std::size_t>(id)] = true;

@@ -123,7 +123,7 @@ Result<StepEnd> Model::run_layers(const LayerObserver& observe, const KeepGoing&
     clock.restart();
     COLIBRI_CHECK(attention_.run(layer, index, step_, selection_, x_.data()));
     clock.add_to(times_.attention);
-    COLIBRI_TRY(end, feed_forward_.run(layer, index, rows_, x_.data(), next_sparse(i), times_, keep_going));
+    COLIBRI_TRY(end, feed_forward_.run(layer, index, step_.rows, x_.data(), next_sparse(i), times_, keep_going));
     if (end == StepEnd::kStopped) return end;
   }
   return StepEnd::kDone;
@@ -160,7 +160,7 @@ Result<void> Model::mtp_forward(StepPhase phase, std::span<const std::int32_t> n
   const auto layer = [&]() -> Result<void> {
     COLIBRI_CHECK(attention_.run(mtp.layer, index, step_, selection_, x_.data()));
     clock.add_to(times_.attention);
-    COLIBRI_CHECK(feed_forward_.run(mtp.layer, index, rows_, x_.data(), nullptr, times_));
+    COLIBRI_CHECK(feed_forward_.run(mtp.layer, index, step_.rows, x_.data(), nullptr, times_));
     return {};
   };
   if (auto done = layer(); !done) {

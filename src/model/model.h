@@ -31,6 +31,8 @@ class Model {
 
   // Where routed experts come from; needed before the first step, and must outlive this.
   void use_experts(ExpertSource& experts);
+  // A synthetic model's routing in place of its routers' choice; must outlive this.
+  void use_routing(const RoutingModel& routing) { feed_forward_.use_routing(routing); }
 
   const ModelConfig& config() const { return config_; }
   const ModelLimits& limits() const { return limits_; }

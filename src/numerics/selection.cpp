@@ -31,11 +31,8 @@ std::int64_t argmax(std::span<const float> values) {
   return best;
 }
 
-bool route_sigmoid(std::span<const float> scores, std::span<const float> bias, const RouterRule& rule,
-                   std::vector<std::int32_t>& ids, std::vector<float>& weights) {
-  std::vector<float> choice(scores.size());
-  for (std::size_t i = 0; i < scores.size(); ++i) choice[i] = scores[i] + bias[i];
-  if (!top_k(choice, rule.experts_per_token, ids)) return false;
+void router_weights(std::span<const float> scores, const RouterRule& rule, std::span<const std::int32_t> ids,
+                    std::vector<float>& weights) {
   float sum = 0.0f;
   for (const std::int32_t id : ids) sum = sum + scores[static_cast<std::size_t>(id)];
   sum = sum + 1e-20f;
@@ -44,6 +41,14 @@ bool route_sigmoid(std::span<const float> scores, std::span<const float> bias, c
     const float s = scores[static_cast<std::size_t>(ids[r])];
     weights[r] = (rule.renormalise ? s / sum : s) * rule.factor;
   }
+}
+
+bool route_sigmoid(std::span<const float> scores, std::span<const float> bias, const RouterRule& rule,
+                   std::vector<std::int32_t>& ids, std::vector<float>& weights) {
+  std::vector<float> choice(scores.size());
+  for (std::size_t i = 0; i < scores.size(); ++i) choice[i] = scores[i] + bias[i];
+  if (!top_k(choice, rule.experts_per_token, ids)) return false;
+  router_weights(scores, rule, ids, weights);
   return true;
 }
 

@@ -19,6 +19,9 @@ struct RouterRule {
   bool renormalise = true;
   float factor = 1.0f;
 };
+// Weights of the experts `ids`, in rank order, from the sigmoids of all logits.
+void router_weights(std::span<const float> scores, const RouterRule& rule, std::span<const std::int32_t> ids,
+                    std::vector<float>& weights);
 // Sigmoid router: scores are the sigmoids of the logits, bias is added for the choice only. ids and weights in rank
 // order. false when a score is NaN.
 bool route_sigmoid(std::span<const float> scores, std::span<const float> bias, const RouterRule& rule,

@@ -6,8 +6,11 @@
 #include "convert/convert.h"
 #include "convert/synth.h"
 #include "engine/engine.h"
+#include "engine/generate.h"
 #include "engine/oracle.h"
+#include "experts/trace.h"
 #include "format/packed.h"
+#include "format/synthetic_routing.h"
 #include "format_test_util.h"
 
 namespace colibri {
@@ -144,6 +147,99 @@ TEST(Synth, EveryExpertFormatAndMtp) {
     ASSERT_TRUE(mtp && mtp->has_value());
     EXPECT_EQ((*mtp)->gate.matrix.format, WeightFormat::kInt8Row);
   }
+}
+
+// What a session of 30 prompt tokens and 6 generated ones asked for, by the trace of the run.
+struct Recorded {
+  Trace trace;
+  std::vector<std::int32_t> ids;
+};
+Recorded record(EngineOptions options, const fs::path& file) {
+  options.threads = 2;
+  options.context = 64;
+  options.trace = file;
+  auto engine = Engine::open(options);
+  if (!engine) throw std::runtime_error(engine.error().message);
+  Session session(**engine);
+  std::vector<std::int32_t> prompt;
+  for (std::int32_t i = 0; i < 30; ++i) prompt.push_back(i * 37 % 300);
+  GenerateOptions generate_options;
+  generate_options.max_tokens = 6;
+  generate_options.sampling.temperature = 0;
+  Recorded recorded;
+  const auto stats = generate(session, prompt, generate_options, [&](std::int32_t id) {
+    recorded.ids.push_back(id);
+    return true;
+  });
+  if (!stats) throw std::runtime_error(stats.error().message);
+  if (auto done = (*engine)->finish_trace(); !done) throw std::runtime_error(done.error().message);
+  auto trace = read_trace(file);
+  if (!trace) throw std::runtime_error(trace.error().message);
+  recorded.trace = std::move(*trace);
+  return recorded;
+}
+
+// What the routing model itself says those steps need.
+Trace expected_trace(const fs::path& model, const Trace& recorded) {
+  RoutingOptions o{**load_synthetic_routing(model)};
+  o.layers = recorded.model.layers;
+  o.experts = recorded.model.experts;
+  o.top_k = recorded.model.top_k;
+  std::vector<std::int64_t> sparse;
+  for (const LayerAccess& a : recorded.steps.front().accesses) sparse.push_back(a.layer);
+  RoutingRun run;
+  run.prefill = 30;
+  run.chunk_rows = recorded.steps.front().rows;
+  run.decode = static_cast<std::int64_t>(recorded.steps.size()) - (30 + run.chunk_rows - 1) / run.chunk_rows;
+  return trace_of(RoutingModel(o), sparse, run);
+}
+
+void expect_same_accesses(const Trace& a, const Trace& b) {
+  ASSERT_EQ(a.steps.size(), b.steps.size());
+  for (std::size_t s = 0; s < a.steps.size(); ++s) {
+    ASSERT_EQ(a.steps[s].accesses.size(), b.steps[s].accesses.size()) << "step " << s;
+    for (std::size_t i = 0; i < a.steps[s].accesses.size(); ++i) {
+      const LayerAccess &x = a.steps[s].accesses[i], &y = b.steps[s].accesses[i];
+      EXPECT_EQ(x.layer, y.layer);
+      EXPECT_EQ(x.needed, y.needed) << "step " << s << " layer " << x.layer;
+      EXPECT_EQ(x.rows, y.rows) << "step " << s << " layer " << x.layer;
+      EXPECT_EQ(x.predicted, y.predicted) << "step " << s << " layer " << x.layer;
+    }
+  }
+}
+
+TEST(SyntheticRouting, TheEngineFollowsIt) {
+  const test::TempDir dir;
+  SynthOptions synth = tiny(4);
+  synth.routing.seed = 9;
+  make(dir / "m", synth);
+  EngineOptions options;
+  options.model = dir / "m";
+  const Recorded whole = record(options, dir / "a");
+  expect_same_accesses(whole.trace, expected_trace(dir / "m", whole.trace));
+  options.prefill_chunk = 7;
+  const Recorded chunks = record(options, dir / "b");
+  expect_same_accesses(chunks.trace, expected_trace(dir / "m", chunks.trace));
+  EXPECT_EQ(whole.ids, chunks.ids);
+  options.expert_slots = 8;
+  const Recorded streamed = record(options, dir / "c");
+  expect_same_accesses(chunks.trace, streamed.trace);
+  EXPECT_EQ(whole.ids, streamed.ids);
+}
+
+TEST(StandInExperts, AskForTheSameAndReadNothing) {
+  const test::TempDir dir;
+  make(dir / "m", tiny(3));
+  EngineOptions options;
+  options.model = dir / "m";
+  options.expert_slots = 12;
+  const Recorded real = record(options, dir / "a");
+  options.stand_in_experts = true;
+  expect_same_accesses(record(options, dir / "b").trace, real.trace);
+  auto engine = Engine::open(options);
+  ASSERT_TRUE(engine) << engine.error().message;
+  EXPECT_TRUE((*engine)->stand_ins());
+  EXPECT_EQ((*engine)->streaming(), nullptr);
 }
 
 }  // namespace
