@@ -19,7 +19,7 @@ struct SynthFlags {
   // 0: as the model that `like` names has it
   std::int64_t hidden = 0, vocab = 0, expert_count = 0, top_k = 0, expert_width = 0, width = 0, heads = 0;
   std::int64_t layers = 5, dense_layers = 1;
-  bool mtp = false, json = false;
+  bool mtp = false, no_routing = false, json = false;
   std::uint64_t seed = 1;
   double shard_gb = 4;
   SyntheticRouting routing;
@@ -50,7 +50,10 @@ Result<SynthOptions> options_of(const SynthFlags& flags) {
   if (flags.layout != "packed" && flags.layout != "plain") return fail("--layout {}: expected packed or plain", flags.layout);
   options.packed = flags.layout == "packed";
   options.shard_bytes = static_cast<std::uint64_t>(flags.shard_gb * 1e9);
-  options.routing = flags.routing;
+  if (flags.no_routing)
+    options.routing.reset();
+  else
+    options.routing = flags.routing;
   return options;
 }
 
@@ -110,6 +113,8 @@ Action declare_synth(CLI::App& app) {
   app.add_option("--top-k", flags->top_k, "Experts per token instead of the model's")->check(size);
   app.add_option("--expert-width", flags->expert_width, "Inner size of an expert instead of the model's")->check(size);
   app.add_option("--width", flags->width, "Inner size of a dense MLP instead of the model's")->check(size);
+  app.add_flag("--no-routing", flags->no_routing, "Leave the choice of experts to the random routers instead of a routing model")
+      ->group("Routing");
   app.add_option("--routing-seed", r.seed, "Seed of the routing described in config.json")->capture_default_str();
   const auto routing = [&](const char* name, double& value, const char* text, double high) {
     app.add_option(name, value, text)->check(between(0, high))->capture_default_str()->group("Routing");

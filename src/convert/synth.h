@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -35,7 +36,7 @@ struct SynthOptions {
   TargetFormat experts = {WeightFormat::kInt4Grouped, 64};
   bool packed = true;  // false: the plain layout of existing containers
   std::uint64_t shard_bytes = std::uint64_t{4} << 30;
-  SyntheticRouting routing;  // goes into config.json
+  std::optional<SyntheticRouting> routing = SyntheticRouting{};  // goes into config.json; without it the random routers choose
 };
 
 // The documents of the model.

@@ -97,7 +97,7 @@ std::string synth_config(const SynthOptions& o) {
     mlp_types.push_back(i < o.dense_layers ? "dense" : "sparse");
     indexer_types.push_back(is_full_indexer_layer(i) ? "full" : "shared");
   }
-  const json root = {
+  json root = {
       {"architectures", {"GlmMoeDsaForCausalLM"}},
       {"model_type", "glm_moe_dsa"},
       {"hidden_size", s.hidden},
@@ -135,8 +135,8 @@ std::string synth_config(const SynthOptions& o) {
       {"tie_word_embeddings", false},
       {"eos_token_id", eos_ids(s)},
       {"pad_token_id", special_id(s, 0)},
-      {"colibri_synthetic", {{"like", o.like}, {"seed", o.seed}, {"note", "random weights: what this model says is noise"}}},
-      {kSyntheticRoutingKey, json::parse(synthetic_routing_json(o.routing))}};
+      {"colibri_synthetic", {{"like", o.like}, {"seed", o.seed}, {"note", "random weights: what this model says is noise"}}}};
+  if (o.routing) root[kSyntheticRoutingKey] = json::parse(synthetic_routing_json(*o.routing));
   return root.dump(1) + "\n";
 }
 

@@ -211,7 +211,7 @@ void expect_same_accesses(const Trace& a, const Trace& b) {
 TEST(SyntheticRouting, TheEngineFollowsIt) {
   const test::TempDir dir;
   SynthOptions synth = tiny(4);
-  synth.routing.seed = 9;
+  synth.routing->seed = 9;
   make(dir / "m", synth);
   EngineOptions options;
   options.model = dir / "m";
@@ -225,6 +225,18 @@ TEST(SyntheticRouting, TheEngineFollowsIt) {
   const Recorded streamed = record(options, dir / "c");
   expect_same_accesses(chunks.trace, streamed.trace);
   EXPECT_EQ(whole.ids, streamed.ids);
+}
+
+TEST(SyntheticRouting, WithoutItTheRoutersChoose) {
+  const test::TempDir dir;
+  SynthOptions synth = tiny();
+  synth.routing.reset();
+  make(dir / "m", synth);
+  EngineOptions options;
+  options.model = dir / "m";
+  auto engine = Engine::open(options);
+  ASSERT_TRUE(engine) << engine.error().message;
+  EXPECT_EQ((*engine)->routing(), nullptr);
 }
 
 TEST(StandInExperts, AskForTheSameAndReadNothing) {

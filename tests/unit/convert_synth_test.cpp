@@ -80,7 +80,7 @@ TEST(Synth, PaddingColumnsAreZero) {
 TEST(Synth, ConfigSaysWhatItIs) {
   SynthOptions options = tiny(3);
   options.dense_layers = 2;
-  options.routing.recall = 0.5;
+  options.routing->recall = 0.5;
   const auto config = ModelConfig::parse(synth_config(options), synth_generation_config(options.shape));
   ASSERT_TRUE(config) << config.error().message;
   EXPECT_EQ(config->layers, 5);
@@ -88,7 +88,7 @@ TEST(Synth, ConfigSaysWhatItIs) {
   EXPECT_EQ(config->eos_ids.size(), 3u);
   const auto routing = parse_synthetic_routing(synth_config(options));
   ASSERT_TRUE(routing) << routing.error().message;
-  EXPECT_EQ(*routing, options.routing);
+  EXPECT_EQ(*routing, *options.routing);
 }
 
 TEST(Synth, RoutingNumbersAreChecked) {
