@@ -1,49 +1,28 @@
 #include "experts/resident_experts.h"
 
 #include <cassert>
-#include <mutex>
+
+#include "format/matrix_block.h"
 
 namespace colibri {
 
 Result<ResidentExperts> ResidentExperts::load(const Checkpoint& checkpoint, const std::vector<std::vector<ExpertRecord>>& records,
                                               ThreadTeam& team) {
-  struct Read {
-    const MatrixSource* source;
-    Matrix* target;
-    std::uint64_t offset;
-  };
   ResidentExperts result;
   result.experts_.resize(records.size());
-  std::vector<Read> reads;
-  std::uint64_t total = 0;
+  std::vector<MatrixRead> reads;
   for (std::size_t layer = 0; layer < records.size(); ++layer) {
     result.experts_[layer].resize(records[layer].size());
     for (std::size_t e = 0; e < records[layer].size(); ++e) {
       const ExpertRecord& record = records[layer][e];
       ExpertWeights& weights = result.experts_[layer][e];
-      for (const auto& [source, target] :
-           {std::pair{&record.gate, &weights.gate}, {&record.up, &weights.up}, {&record.down, &weights.down}}) {
-        reads.push_back({source, target, total});
-        total += round_up(Checkpoint::matrix_bytes(*source), kWeightAlignment);
-      }
+      reads.push_back({record.gate, &weights.gate});
+      reads.push_back({record.up, &weights.up});
+      reads.push_back({record.down, &weights.down});
     }
   }
-  result.memory_ = AlignedBytes(total);
-  std::mutex mutex;
-  std::optional<Error> error;
-  team.parallel_for(static_cast<std::int64_t>(reads.size()), 1, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const Read& read = reads[static_cast<std::size_t>(i)];
-      auto matrix = checkpoint.read_matrix(*read.source, result.memory_.data() + read.offset);
-      if (matrix) {
-        *read.target = *matrix;
-      } else {
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::move(matrix).error();
-      }
-    }
-  });
-  if (error) return pass(std::move(*error));
+  COLIBRI_TRY(block, read_matrix_block(checkpoint, reads, team));
+  result.memory_ = std::move(block);
   return result;
 }
 

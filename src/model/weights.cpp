@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <mutex>
 
 #include "format/packed.h"
 
@@ -47,8 +46,7 @@ class WeightLoader {
 
   Result<void> matrix(const std::string& name, std::int64_t rows, std::int64_t cols, Matrix& target) {
     COLIBRI_TRY(source, checkpoint_.find_matrix(name, rows, cols));
-    out_.reads_.push_back({source, &target, out_.dense_bytes});
-    out_.dense_bytes += round_up(Checkpoint::matrix_bytes(source), kWeightAlignment);
+    out_.reads_.push_back({source, &target});
     return {};
   }
 
@@ -162,34 +160,21 @@ class WeightLoader {
 Result<std::unique_ptr<ModelWeights>> ModelWeights::plan(const Checkpoint& checkpoint, const ModelConfig& config) {
   std::unique_ptr<ModelWeights> weights(new ModelWeights(checkpoint));
   COLIBRI_CHECK(WeightLoader(checkpoint, config, *weights).walk());
+  weights->dense_bytes = matrix_block_bytes(weights->reads_);
   for (std::string& notice : checkpoint.notices()) weights->notices.push_back(std::move(notice));
   return weights;
 }
 
 const MatrixSource& ModelWeights::source_of(const Matrix& matrix) const {
   // By its bytes: a tied head is another view of the embedding.
-  const auto it = std::find_if(reads_.begin(), reads_.end(), [&](const PlannedRead& r) { return r.target->data == matrix.data; });
+  const auto it = std::find_if(reads_.begin(), reads_.end(), [&](const MatrixRead& r) { return r.target->data == matrix.data; });
   assert(it != reads_.end());
   return it->source;
 }
 
 Result<void> ModelWeights::read(ThreadTeam& team) {
-  memory_ = AlignedBytes(dense_bytes);
-  std::mutex mutex;
-  std::optional<Error> error;
-  team.parallel_for(static_cast<std::int64_t>(reads_.size()), 1, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const PlannedRead& read = reads_[static_cast<std::size_t>(i)];
-      auto result = checkpoint_.read_matrix(read.source, memory_.data() + read.offset);
-      if (result) {
-        *read.target = *result;
-      } else {
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::move(result).error();
-      }
-    }
-  });
-  if (error) return pass(std::move(*error));
+  COLIBRI_TRY(block, read_matrix_block(checkpoint_, reads_, team));
+  memory_ = std::move(block);
   if (head.rows == 0) head = embedding;
   return {};
 }

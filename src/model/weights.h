@@ -11,6 +11,7 @@
 #include "experts/expert_source.h"
 #include "format/checkpoint.h"
 #include "format/config.h"
+#include "format/matrix_block.h"
 
 namespace colibri {
 
@@ -76,15 +77,10 @@ struct ModelWeights {
   const MatrixSource& source_of(const Matrix& matrix) const;
 
  private:
-  struct PlannedRead {
-    MatrixSource source;
-    Matrix* target = nullptr;  // inside this object, which therefore never moves
-    std::uint64_t offset = 0;
-  };
   explicit ModelWeights(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
   const Checkpoint& checkpoint_;
   AlignedBytes memory_;
-  std::vector<PlannedRead> reads_;
+  std::vector<MatrixRead> reads_;  // their targets are inside this object, which therefore never moves
   friend class WeightLoader;
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "format/matrix_block.h"
 #include "format_test_util.h"
 
 namespace colibri {
@@ -367,6 +368,42 @@ TEST_F(Tensors, ScalesThatAreNotFinite) {
     expect_error(read(c, c.find_matrix("f", 2, 2)), {"out-00001.safetensors", "'f_scale_inv'", "scale 0", "finite"});
     expect_error(c.read_floats("norm", 2), {"out-00001.safetensors", "'norm'", "element 1", "finite"});
   }
+}
+
+// Many matrices read together: each as if it were read alone, and one that cannot be read is named.
+TEST_F(Tensors, ABlockOfMatrices) {
+  std::vector<std::uint8_t> codes(128);
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(17 * i);
+  const Checkpoint c = with({blob("w", codes), scales("w", {1, 2, 3, 4}), f32("x", {2, 3}, {1, 2, 3, 4, 5, 6}),
+                             blob("bad", codes), scales("bad", {1, NAN, 3, 4})});
+  std::vector<MatrixRead> reads;
+  std::vector<Matrix> targets(13);
+  for (Matrix& target : targets) {
+    auto source = reads.size() % 2 == 0 ? c.find_matrix("w", 4, 64) : c.find_matrix("x", 2, 3);
+    ASSERT_TRUE(source) << source.error().message;
+    reads.push_back({*source, &target});
+  }
+  ThreadTeam team(3);
+  auto block = read_matrix_block(c, reads, team);
+  ASSERT_TRUE(block) << block.error().message;
+  EXPECT_EQ(block->size(), matrix_block_bytes(reads));
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const Matrix& m = targets[i];
+    AlignedBytes alone(Checkpoint::matrix_bytes(reads[i].source));
+    const auto expected = c.read_matrix(reads[i].source, alone.data());
+    ASSERT_TRUE(expected);
+    ASSERT_EQ(m.rows, expected->rows);
+    std::vector<float> row(static_cast<std::size_t>(m.cols)), expected_row(row);
+    for (std::int64_t r = 0; r < m.rows; ++r) {
+      dequantize_row(m, r, row.data());
+      dequantize_row(*expected, r, expected_row.data());
+      EXPECT_EQ(row, expected_row) << i << " row " << r;
+    }
+  }
+  auto bad = c.find_matrix("bad", 4, 64);
+  ASSERT_TRUE(bad) << bad.error().message;
+  reads[5].source = *bad;
+  expect_error(read_matrix_block(c, reads, team), {"out-00001.safetensors", "'bad.qs'", "scale 1", "finite"});
 }
 
 // ---- damage at random
