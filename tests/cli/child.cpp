@@ -119,6 +119,8 @@ ChildResult run_coli(const std::vector<std::string>& arguments, const ChildOptio
   return result;
 }
 
+bool can_watch_signals() { return std::ifstream("/proc/self/status").good(); }
+
 std::string demo_model() { return COLIBRI_SOURCE_DIR "/models/demo"; }
 
 }  // namespace colibri

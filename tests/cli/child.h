@@ -19,7 +19,7 @@ struct ChildOptions {
   // When stdout has shown this text, the child gets SIGINT (once).
   std::string interrupt_after{};
   // The child gets SIGINT this many times: first when it has begun to catch it, then when the default action is back. Needs
-  // /proc.
+  // can_watch_signals().
   int interrupts_when_caught = 0;
   // Closed in the child before it starts; -1 for none.
   int closed = -1;
@@ -28,6 +28,10 @@ struct ChildOptions {
 };
 
 ChildResult run_coli(const std::vector<std::string>& arguments, const ChildOptions& options = {});
+
+// Does this system show which signals another process catches (/proc)? Elsewhere tests that need it skip with kNoProc.
+bool can_watch_signals();
+inline constexpr const char* kNoProc = "this system has no /proc: no moment is known at which the child catches SIGINT";
 
 // The demo model's directory.
 std::string demo_model();

@@ -143,6 +143,7 @@ TEST(Bench, SizesThatDoNotFitAreNamed) {
 }
 
 TEST(Bench, AnInterruptStopsAPrompt) {
+  if (!can_watch_signals()) GTEST_SKIP() << kNoProc;
   ChildOptions options;
   options.interrupts_when_caught = 1;
   const ChildResult result =
