@@ -63,6 +63,7 @@ void EngineFlags::declare(CLI::App& app, bool model_flag) {
       ->check(whole(0, 1 << 30));
   app.add_option("--cache-policy", cache_policy, "Which experts stay in memory: default, lru, lfu ... Never changes the result");
   app.add_flag("--no-prefetch", no_prefetch, "Do not read ahead what the next layer will probably need");
+  app.add_flag("--verify", verify, "Compare the checksum of every expert that is read (packed models, see coli convert --pack)");
   app.add_flag("--stand-in-experts", stand_in_experts,
                "Measure computing alone: experts in memory stand in for all, nothing is read, the text is wrong");
   app.add_option("--isa", isa, "Instruction set: scalar, avx2, avx512 or neon; default: the best here. Never changes the result");
@@ -99,6 +100,7 @@ Result<EngineOptions> EngineFlags::engine_options() const {
   options.prefetch = !no_prefetch;
   options.stand_in_experts = stand_in_experts;
   COLIBRI_CHECK(read_reader_environment(options.reader));
+  options.reader.verify = verify;
   options.block_waits = environment_flag("COLI_NO_OMP_TUNE");
   return options;
 }

@@ -44,6 +44,7 @@ Result<std::unique_ptr<Engine>> Engine::prepare(const EngineOptions& options) {
   limits.max_context = options.context > 0 ? options.context : std::min(engine->config_.max_positions, kDefaultContext);
   limits.max_rows = std::min(options.prefill_chunk > 0 ? options.prefill_chunk : kDefaultPrefillChunk, limits.max_context);
   engine->model_.emplace(engine->config_, *engine->weights_, engine->kernels_, engine->team_, limits);
+  engine->reader_options_ = options.reader;
   COLIBRI_CHECK(engine->open_routing(options.model));
   COLIBRI_CHECK(engine->plan_experts(options));
   return engine;
@@ -103,7 +104,7 @@ Result<void> Engine::open_experts(const EngineOptions& options) {
     COLIBRI_TRY(experts, StandInExperts::load(checkpoint_, records, memory_.slabs.slots, team_));
     experts_ = std::move(experts);
     stand_ins_ = true;
-  } else if (memory_.slabs.slots == 0 || memory_.all_resident) {
+  } else if (memory_.slabs.slots == 0 || (memory_.all_resident && !options.reader.verify)) {
     COLIBRI_TRY(experts, ResidentExperts::load(checkpoint_, records, team_));
     experts_ = std::make_unique<ResidentExperts>(std::move(experts));
   } else {
@@ -133,6 +134,13 @@ Result<void> Engine::open_trace(const std::filesystem::path& path) {
   recorder_ = std::make_unique<TraceRecorder>(*experts_, [this](const TraceStep& step) { (void)trace_->write(step); });
   model_->use_experts(*recorder_);
   return {};
+}
+
+bool Engine::packed() const {
+  for (const auto& layer : weights_->experts)
+    for (const ExpertRecord& record : layer)
+      if (record.packed.bytes == 0) return false;
+  return !weights_->experts.empty();
 }
 
 Result<void> Engine::finish_trace() { return trace_ ? trace_->finish() : Result<void>{}; }

@@ -53,6 +53,9 @@ class Engine {
   const StreamingExperts* streaming() const { return streaming_; }
   // A synthetic model's routing, null for real models: then the text means nothing either way.
   const RoutingModel* routing() const { return routing_ ? &*routing_ : nullptr; }
+  const ReaderOptions& reader_options() const { return reader_options_; }
+  // Are the routed experts in the packed layout, with checksums?
+  bool packed() const;
   // Experts that stand in for others: the text is wrong.
   bool stand_ins() const { return stand_ins_; }
   double load_seconds() const { return load_seconds_; }
@@ -80,6 +83,7 @@ class Engine {
   std::optional<TraceWriter> trace_;
   std::unique_ptr<TraceRecorder> recorder_;
   std::optional<Model> model_;
+  ReaderOptions reader_options_;
   bool stand_ins_ = false;
   double load_seconds_ = 0;
 };

@@ -50,10 +50,16 @@ std::uint64_t place_run(ReadPlan& plan, ReadRun& run, std::uint64_t at) {
   return at;
 }
 
-void finish_plan(ReadPlan& plan, std::uint64_t merge_gap) {
-  std::sort(plan.part_list.begin(), plan.part_list.begin() + plan.part_count, [](const ReadPart& a, const ReadPart& b) {
-    return std::tie(a.source.shard, a.source.offset, a.source.bytes) < std::tie(b.source.shard, b.source.offset, b.source.bytes);
-  });
+// The whole record, trailer included, at the start of the slot: both are aligned for any kind of read.
+void append_packed_run(ReadPlan& plan) {
+  append_run(plan, 0, plan.part_count);
+  ReadRun& run = plan.run_list[0];
+  run.offset = plan.record.offset;
+  run.bytes = plan.record.bytes;
+}
+
+// Neighbours at most merge_gap apart share a run.
+void append_merged_runs(ReadPlan& plan, std::uint64_t merge_gap) {
   std::uint8_t first = 0;
   std::uint64_t end = 0;
   for (std::uint8_t i = 0; i < plan.part_count; ++i) {
@@ -67,6 +73,16 @@ void finish_plan(ReadPlan& plan, std::uint64_t merge_gap) {
     end = joins ? std::max(end, end_of(source)) : end_of(source);
   }
   append_run(plan, first, plan.part_count);
+}
+
+void finish_plan(ReadPlan& plan, std::uint64_t merge_gap) {
+  std::sort(plan.part_list.begin(), plan.part_list.begin() + plan.part_count, [](const ReadPart& a, const ReadPart& b) {
+    return std::tie(a.source.shard, a.source.offset, a.source.bytes) < std::tie(b.source.shard, b.source.offset, b.source.bytes);
+  });
+  if (plan.record.bytes > 0)
+    append_packed_run(plan);
+  else
+    append_merged_runs(plan, merge_gap);
 
   std::uint64_t at = 0, last_byte = 0;
   for (ReadRun& run : std::span(plan.run_list.data(), plan.run_count)) {
@@ -88,6 +104,7 @@ std::uint64_t ReadPlan::read_bytes() const {
 ReadPlan plan_record(const ExpertRecord& record, const RecordName& name, std::uint64_t merge_gap) {
   ReadPlan plan;
   plan.name = name;
+  plan.record = record.packed;
   const MatrixSource* const sources[] = {&record.gate, &record.up, &record.down};
   for (std::uint8_t m = 0; m < 3; ++m) {
     const MatrixSource& source = *sources[m];

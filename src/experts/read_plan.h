@@ -61,13 +61,15 @@ struct ReadPlan {
   std::uint8_t part_count = 0;
   std::uint8_t run_count = 0;
   std::uint64_t slot_bytes = 0;  // a multiple of kDirectAlignment, the slack that Matrix asks for included
+  FileRange record;              // of a packed expert: read whole, as its checksum needs it; else empty
 
   std::span<const ReadPart> parts() const { return {part_list.data(), part_count}; }
   std::span<const ReadRun> runs() const { return {run_list.data(), run_count}; }
   std::uint64_t read_bytes() const;  // what all runs read
 };
 
-// Arrays may lie in any order, in different shards, and overlap. Neighbours at most merge_gap bytes apart share a run.
+// A packed record is one run. Else arrays may lie in any order, in different shards, and overlap. Neighbours at most merge_gap
+// bytes apart share a run.
 ReadPlan plan_record(const ExpertRecord& record, const RecordName& name, std::uint64_t merge_gap = kMergeGap);
 // Plain bytes of one file, without views: for measuring a disk.
 ReadPlan plan_bytes(const FileRange& range);

@@ -69,7 +69,7 @@ std::string_view backend_name(ReadBackend backend) { return backend == ReadBacke
 
 struct RecordReader::State {
   State(const ReaderOptions& chosen, FileOps* given, std::vector<ReadFile> files)
-      : options(chosen), ops(given ? *given : own_ops), queue(std::move(files), chosen.piece_bytes) {}
+      : options(chosen), ops(given ? *given : own_ops), queue(std::move(files), chosen.piece_bytes, chosen.verify) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() {

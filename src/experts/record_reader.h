@@ -27,6 +27,7 @@ struct ReaderOptions {
   bool direct = false;                                 // past the page cache; buffered where the file system refuses
   int in_flight = 4;                                   // reads at a time, 1 .. 64; 0: serial, in the thread that waits
   std::uint64_t piece_bytes = std::uint64_t{2} << 20;  // larger reads are split; a multiple of kDirectAlignment
+  bool verify = false;                                 // compare the checksum of packed records; other layouts have none
 };
 
 enum class ReadPriority : std::uint8_t { kDemand, kPrefetch };

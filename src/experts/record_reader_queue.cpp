@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/aligned.h"
+#include "format/packed.h"
 
 namespace colibri {
 namespace {
@@ -18,6 +19,19 @@ Error bad_scale(const ReadPlan& plan, const BadScale& bad, const std::vector<Rea
                            plan.name.layer, plan.name.expert,
                            files[static_cast<std::size_t>(bad.part->source.shard)].path.string(), kNames[bad.part->matrix],
                            bad.index, bad.value)};
+}
+
+// What is wrong with a record whose bytes have all arrived. Narrow scales are widened in place on the way.
+std::optional<Error> check_record(const ReadPlan& plan, std::byte* slot, bool verify, const std::vector<ReadFile>& files) {
+  if (verify && plan.record.bytes > 0) {
+    const auto whole = check_packed_record({slot + plan.runs().front().slot_offset, plan.record.bytes},
+                                           packed_expert_name(plan.name.layer, plan.name.expert));
+    if (!whole)
+      return Error{
+          fmt::format("{}: {}", files[static_cast<std::size_t>(plan.record.shard)].path.string(), whole.error().message)};
+  }
+  const std::optional<BadScale> bad = finish_record(plan, slot);
+  return bad ? std::optional(bad_scale(plan, *bad, files)) : std::nullopt;
 }
 
 }  // namespace
@@ -37,8 +51,8 @@ void copy_out(const ReadPiece& piece, const std::byte* buffer) {
     copy(part.source.offset, part.source.bytes, part.raw_offset());
 }
 
-ReadQueue::ReadQueue(std::vector<ReadFile> files, std::uint64_t piece_bytes)
-    : files_(std::move(files)), piece_bytes_(piece_bytes) {
+ReadQueue::ReadQueue(std::vector<ReadFile> files, std::uint64_t piece_bytes, bool verify)
+    : files_(std::move(files)), piece_bytes_(piece_bytes), verify_(verify) {
   assert(piece_bytes_ > 0 && piece_bytes_ % kDirectAlignment == 0);
 }
 
@@ -178,9 +192,9 @@ void ReadQueue::bring_back(const ReadPiece& piece, std::optional<Error> error, s
   if (--request.in_flight > 0 || request.waiting) return;
   if (!request.error) {
     lock.unlock();
-    const std::optional<BadScale> bad = finish_record(*piece.plan, piece.slot);
+    std::optional<Error> bad = check_record(*piece.plan, piece.slot, verify_, files_);
     lock.lock();
-    if (bad) request.error = bad_scale(*piece.plan, *bad, files_);
+    request.error = std::move(bad);
   }
   ++(request.error                               ? stats_.failed_records
      : request.priority == ReadPriority::kDemand ? stats_.demand_records

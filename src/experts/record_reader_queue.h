@@ -36,7 +36,7 @@ void copy_out(const ReadPiece& piece, const std::byte* buffer);
 
 class ReadQueue {
  public:
-  ReadQueue(std::vector<ReadFile> files, std::uint64_t piece_bytes);
+  ReadQueue(std::vector<ReadFile> files, std::uint64_t piece_bytes, bool verify = false);
 
   ReadTicket submit(const ReadPlan& plan, std::byte* slot, ReadPriority priority);
   void promote(ReadTicket ticket);
@@ -80,6 +80,7 @@ class ReadQueue {
 
   const std::vector<ReadFile> files_;
   const std::uint64_t piece_bytes_;
+  const bool verify_;
   mutable std::mutex mutex_;
   std::condition_variable work_, completion_;
   std::deque<Request> requests_;  // never moved; free ones are used again

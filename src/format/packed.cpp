@@ -77,6 +77,10 @@ std::string packed_expert_name(std::string_view layer_prefix, std::int64_t exper
   return fmt::format("{}{}{}", layer_prefix, expert, kSuffix);
 }
 
+std::string packed_expert_name(std::int64_t layer, std::int64_t expert) {
+  return packed_expert_name(fmt::format("model.layers.{}.mlp.experts.", layer), expert);
+}
+
 void seal_packed_record(const PackedLayout& layout, std::string_view name, std::span<std::byte> record) {
   assert(record.size() == layout.record_bytes);
   std::uint64_t end = 0;

@@ -39,8 +39,9 @@ struct PackedLayout {
 // The layout for three matrices of these formats and shapes (only the fields before `data` of Matrix are used).
 PackedLayout make_packed_layout(const Matrix& gate, const Matrix& up, const Matrix& down);
 
-// "model.layers.3.mlp.experts." and 7: "model.layers.3.mlp.experts.7.packed"
+// "model.layers.3.mlp.experts." and 7, or 3 and 7: "model.layers.3.mlp.experts.7.packed"
 std::string packed_expert_name(std::string_view layer_prefix, std::int64_t expert);
+std::string packed_expert_name(std::int64_t layer, std::int64_t expert);
 
 // Zeroes what lies between the parts and writes the trailer. record: layout.record_bytes, the parts filled in.
 void seal_packed_record(const PackedLayout& layout, std::string_view name, std::span<std::byte> record);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 
 #include "convert/convert.h"
 #include "convert/synth.h"
@@ -237,6 +238,54 @@ TEST(SyntheticRouting, WithoutItTheRoutersChoose) {
   auto engine = Engine::open(options);
   ASSERT_TRUE(engine) << engine.error().message;
   EXPECT_EQ((*engine)->routing(), nullptr);
+}
+
+// Reads every expert through the streaming source; the first error, or nothing.
+std::string streamed_error(const fs::path& model, bool verify, bool direct) {
+  EngineOptions options;
+  options.model = model;
+  options.threads = 2;
+  options.context = 256;
+  options.expert_slots = 20;
+  options.reader.verify = verify;
+  options.reader.direct = direct;
+  auto engine = Engine::open(options);
+  if (!engine) return engine.error().message;
+  Session session(**engine);
+  std::vector<std::int32_t> prompt;
+  for (std::int32_t i = 0; i < 200; ++i) prompt.push_back(i * 37 % 300);
+  const auto done = session.run(StepPhase::kPrefill, prompt, {});
+  return done ? std::string() : done.error().message;
+}
+
+TEST(Verify, FindsADamagedRecordWhileStreaming) {
+  const test::TempDir dir;
+  make(dir / "m", tiny());
+  for (const bool direct : {false, true}) EXPECT_EQ(streamed_error(dir / "m", true, direct), "");
+  const Checkpoint checkpoint = test::open_folder(dir / "m");
+  const auto index = PackedIndex::open(checkpoint);
+  ASSERT_TRUE(index) << index.error().message;
+  // One bit of a weight of every expert of layer 1: only a checksum can tell.
+  std::string shard;
+  for (const PackedExpert& expert : index->all()) {
+    if (expert.name.find("layers.1.") == std::string::npos) continue;
+    shard = checkpoint.shards()[static_cast<std::size_t>(expert.record.shard)].path.string();
+    std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+    const auto at = static_cast<std::streamoff>(expert.up.data.offset + 5);
+    file.seekg(at);
+    const int byte = file.get();
+    file.seekp(at);
+    file.put(static_cast<char>(byte ^ 1));
+    ASSERT_TRUE(file.good());
+  }
+  ASSERT_FALSE(shard.empty());
+  for (const bool direct : {false, true}) {
+    EXPECT_EQ(streamed_error(dir / "m", false, direct), "");
+    const std::string found = streamed_error(dir / "m", true, direct);
+    EXPECT_NE(found.find("checksum"), std::string::npos) << found;
+    EXPECT_NE(found.find("model.layers.1.mlp.experts."), std::string::npos) << found;
+    EXPECT_NE(found.find(".safetensors"), std::string::npos) << found;
+  }
 }
 
 TEST(StandInExperts, AskForTheSameAndReadNothing) {
