@@ -254,7 +254,7 @@ std::string streamed_error(const fs::path& model, bool verify, bool direct) {
   Session session(**engine);
   std::vector<std::int32_t> prompt;
   for (std::int32_t i = 0; i < 200; ++i) prompt.push_back(i * 37 % 300);
-  const auto done = session.run(StepPhase::kPrefill, prompt, {});
+  const auto done = session.prefill(prompt);
   return done ? std::string() : done.error().message;
 }
 
