@@ -5,6 +5,7 @@
 #include <charconv>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -17,6 +18,8 @@ namespace {
 constexpr std::array<std::string_view, 11> kParts = {"embedding", "attention", "indexer",        "norms",
                                                      "dense MLP", "router",    "shared experts", "routed experts",
                                                      "MTP layer", "head",      "other"};
+
+constexpr std::int32_t kVectorGroup = 16;  // src/cpu/superblock.h: other groups go to the scalar kernels
 
 struct Name {
   std::int64_t layer = -1;
@@ -96,6 +99,11 @@ std::string describe_format(const Matrix& m) {
   return name;
 }
 
+// Such groups are in no container and nothing here writes them, but a packed file may state any.
+bool runs_slowly(const Matrix& m) {
+  return m.format == WeightFormat::kInt4Grouped && m.group % kVectorGroup != 0 && m.group < m.cols;
+}
+
 // One expert of the packed layout counts as one tensor of all its weights.
 std::string describe_format(const PackedExpert& e) {
   const std::string gate = describe_format(e.gate.matrix), down = describe_format(e.down.matrix);
@@ -113,6 +121,7 @@ Inventory take_inventory(const Checkpoint& checkpoint, const ModelConfig* config
   std::map<std::pair<std::size_t, std::string>, InventoryRow> rows;
   std::int64_t unresolved = 0;
   std::string first_problem;
+  std::set<std::string> slow;  // formats
   std::map<std::string, PackedExpert, std::less<>> records;
   if (const auto packed = PackedIndex::open(checkpoint)) {
     for (PackedExpert& expert : packed->all()) records.emplace(expert.name, std::move(expert));
@@ -134,6 +143,8 @@ Inventory take_inventory(const Checkpoint& checkpoint, const ModelConfig* config
     std::int64_t parameters = elements(tensor);
     if (const auto record = records.find(tensor.name); record != records.end()) {
       format = describe_format(record->second);
+      for (const MatrixSource* m : {&record->second.gate, &record->second.up, &record->second.down})
+        if (runs_slowly(m->matrix)) slow.insert(describe_format(m->matrix));
       parameters = parameters_of(record->second);
     } else if (tensor.dtype == DType::kU8) {
       parameters = 0;
@@ -162,6 +173,10 @@ Inventory take_inventory(const Checkpoint& checkpoint, const ModelConfig* config
     out.bytes += bytes;
     if (is_routed_expert(name)) out.expert_bytes += bytes;
   }
+  for (const std::string& format : slow)
+    out.notes.push_back(
+        fmt::format("{} runs slowly: the fast kernels want groups of a multiple of {} columns; the results are the same", format,
+                    kVectorGroup));
   for (auto& [key, row] : rows) out.rows.push_back(std::move(row));
   if (unresolved > 0)
     out.notes.push_back(fmt::format("the format of {} tensors could not be told; the first: {}", unresolved, first_problem));

@@ -24,7 +24,7 @@ struct Inventory {
   std::int64_t parameters = 0;
   std::uint64_t bytes = 0;
   std::uint64_t expert_bytes = 0;  // routed experts, the MTP layer's included
-  std::vector<std::string> notes;  // tensors whose format could not be told
+  std::vector<std::string> notes;  // formats that could not be told, or run slowly
 };
 
 // config may be null (a family colibri does not run): blobs of quantised weights then have no known shape.
