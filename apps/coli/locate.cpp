@@ -26,7 +26,7 @@ fs::path executable_path() {
 Result<fs::path> find_model(const std::string& wanted) {
   std::error_code error;
   if (!wanted.empty()) {
-    const fs::path dir(wanted);
+    fs::path dir(wanted);
     if (fs::is_directory(dir, error)) return dir;
     if (fs::exists(dir, error)) return fail("{} is a file; a model is a directory with config.json and *.safetensors", wanted);
     return fail("no model directory {}; give one with --model or COLI_MODEL", wanted);

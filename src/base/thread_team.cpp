@@ -76,7 +76,7 @@ int available_cpus() {
 ThreadTeam::ThreadTeam(int size, WaitMode wait) : wait_(wait) {
   try {
     for (int worker = 1; worker < size; ++worker) workers_.emplace_back([this, worker] { worker_loop(worker); });
-  } catch (const std::system_error&) {
+  } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): nothing is wrong
     // The system gives no more threads: those that exist do the work.
   }
 }

@@ -38,7 +38,7 @@ constexpr std::uint64_t mix(std::uint64_t a, std::uint64_t b) { return mix(a ^ m
 constexpr std::int64_t bell(std::uint64_t bits) {
   const auto sum = static_cast<std::int64_t>((bits & 0xffff) + ((bits >> 16) & 0xffff) + ((bits >> 32) & 0xffff) + (bits >> 48));
   // The sum's standard deviation is 65536 / sqrt(3).
-  return (sum - 2 * 65535) * 7094 / 65536;
+  return (sum - std::int64_t{2} * 65535) * 7094 / 65536;
 }
 
 std::int64_t weight(double w) { return std::llround(w * kUnit); }

@@ -24,7 +24,7 @@ void Ops::multiply(std::span<const Product> products) {
     first_block_.push_back(blocks);
     blocks += ceil_div(p.w.rows, kRowBlock);
   }
-  const std::int64_t grain = std::clamp<std::int64_t>(blocks / (8 * threads()), 1, 16);
+  const std::int64_t grain = std::clamp<std::int64_t>(blocks / (std::int64_t{8} * threads()), 1, 16);
   team_.parallel_for(blocks, grain, [&](std::int64_t begin, std::int64_t end, int worker) {
     auto index =
         static_cast<std::size_t>(std::upper_bound(first_block_.begin(), first_block_.end(), begin) - first_block_.begin() - 1);

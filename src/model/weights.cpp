@@ -100,7 +100,7 @@ class WeightLoader {
       COLIBRI_CHECK(mlp(name + "mlp.shared_experts.", config_.moe_intermediate_size * config_.shared_experts, out.mlp));
     for (std::int64_t e = 0; e < config_.experts; ++e) {
       COLIBRI_TRY(record, expert(name + "mlp.experts.", e));
-      experts.push_back(std::move(record));
+      experts.push_back(record);
     }
     return {};
   }
@@ -114,7 +114,7 @@ class WeightLoader {
     ExpertRecord record;
     const auto set = [](MatrixSource& target, Result<MatrixSource> source) -> Result<void> {
       if (!source) return pass(std::move(source).error());
-      target = std::move(*source);
+      target = *source;
       return {};
     };
     if (checkpoint_.find(name + "gate_up_proj")) {

@@ -54,7 +54,7 @@ class Reader {
     if (byte_fallback)
       return fail("{}.byte_fallback: expected false, found true; only byte-level BPE is supported", model.place());
     COLIBRI_TRY(dropout, model.find("dropout"));
-    if (dropout && !(dropout->raw().is_number() && dropout->raw().get<double>() == 0)) {
+    if (dropout && (!dropout->raw().is_number() || dropout->raw().get<double>() != 0)) {
       return fail("{}: expected null, found {}", dropout->place(), dropout->raw().type_name());
     }
     COLIBRI_TRY(ignore_merges, model.boolean_or("ignore_merges", false));

@@ -70,6 +70,10 @@ bool catches_interrupt(pid_t process) {
 ChildResult run_coli(const std::vector<std::string>& arguments, const ChildOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);  // a child may end before it has read its input
   Pipe in, out, err;
+  if (in.read < 0 || out.write < 0 || err.write < 0) {
+    ADD_FAILURE() << "no more pipes";
+    return {};
+  }
   const pid_t child = fork();
   if (child < 0) {
     ADD_FAILURE() << "fork failed";
@@ -80,7 +84,11 @@ ChildResult run_coli(const std::vector<std::string>& arguments, const ChildOptio
     dup2(in.read, STDIN_FILENO);
     dup2(out.write, STDOUT_FILENO);
     dup2(err.write, STDERR_FILENO);
-    if (!options.stdout_to.empty()) dup2(open(options.stdout_to.c_str(), O_WRONLY), STDOUT_FILENO);
+    if (!options.stdout_to.empty()) {
+      const int file = open(options.stdout_to.c_str(), O_WRONLY);
+      if (file < 0) _exit(127);
+      dup2(file, STDOUT_FILENO);
+    }
     if (options.closed >= 0) close(options.closed);
     become_coli(arguments, options);
   }

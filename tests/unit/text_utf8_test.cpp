@@ -102,9 +102,10 @@ TEST(Normalizer, EqualsUtf8procOnOrdinaryText) {
     for (std::size_t marks = below(random, 6); marks > 0; --marks)
       append_utf8(text, 0x300 + static_cast<std::uint32_t>(below(random, 0x70)));
     utf8proc_uint8_t* composed = nullptr;
-    const utf8proc_ssize_t length =
-        utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
-                     &composed, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+    // NOLINTNEXTLINE(clang-analyzer-optin.core.EnumCastOutOfRange): the library's enum is a set of flags
+    constexpr auto kCompose = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    const utf8proc_ssize_t length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                                 static_cast<utf8proc_ssize_t>(text.size()), &composed, kCompose);
     ASSERT_GE(length, 0);
     const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> guard(composed, &std::free);
     EXPECT_EQ(normalize_nfc(text), std::string(reinterpret_cast<const char*>(composed), static_cast<std::size_t>(length)));
