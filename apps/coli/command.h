@@ -24,5 +24,6 @@ Action declare_bench(CLI::App& app);
 Action declare_convert(CLI::App& app);
 Action declare_verify(CLI::App& app);
 Action declare_synth(CLI::App& app);
+Action declare_replay(CLI::App& app);
 
 }  // namespace colibri

@@ -32,6 +32,7 @@ constexpr Subcommand kSubcommands[] = {
     {"convert", "Quantise or repack a model into a new directory", declare_convert},
     {"verify", "Check that a model directory is whole", declare_verify},
     {"synth", "Write a model of true dimensions and random weights", declare_synth},
+    {"replay", "Compare cache policies on a recorded run", declare_replay},
 };
 
 constexpr const char* kEnvironment =

@@ -55,20 +55,29 @@ std::int64_t experts_of_one_step(const Trace& trace) {
   return static_cast<std::int64_t>(decode > 0 ? decode : any);
 }
 
-std::vector<ReplaySize> compare_policies(const Trace& trace, const std::vector<std::int64_t>& slots) {
+std::vector<ReplaySize> compare_caches(const Trace& trace, const std::vector<std::int64_t>& slots, const UsageHistory* history) {
   const CacheShape shape = cache_shape(trace.model);
+  const std::int64_t all = std::max<std::int64_t>(count_experts(trace), 1);
+  const std::int64_t layers = std::max<std::int64_t>(all / trace.model.experts, 1);
   std::vector<ReplaySize> sizes;
   for (const std::int64_t count : slots) {
-    ReplaySize size;
-    size.slots = count;
-    size.fraction = static_cast<double>(count) / static_cast<double>(std::max<std::int64_t>(count_experts(trace), 1));
-    size.optimum = belady_hits(trace, count);
-    for (const CachePolicyInfo& info : cache_policies()) {
-      CacheDirectory directory(shape, count, info.make(shape));
-      size.rows.push_back({std::string(info.name), replay(trace, directory), 0});
-      if (info.name == "lru") size.lru = size.rows.back().hits;
-    }
-    const double low = size.lru.decode.rate(), high = size.optimum.decode.rate();
+    ReplaySize size{count, static_cast<double>(count) / static_cast<double>(all), belady_hits(trace, count), {}};
+    const auto add = [&](std::string_view policy, std::string_view suffix, const CacheOptions& options,
+                         const std::vector<ExpertKey>& pins) {
+      auto made = make_cache_policy(policy, shape);
+      assert(made);
+      CacheDirectory directory(shape, count, std::move(*made), options);
+      for (const ExpertKey& pin : pins) directory.pin(pin.layer, pin.expert);
+      size.rows.push_back({fmt::format("{}{}", policy, suffix), replay(trace, directory), 0});
+    };
+    const std::int64_t share = count / layers;
+    for (const CachePolicyInfo& info : cache_policies()) add(info.name, "", {}, {});
+    for (const std::string_view policy : {"lru", "default"})
+      if (share >= trace.model.top_k) add(policy, ", equal layers", {0, share}, {});
+    add("default", ", layer floors", {share / 2, 0}, {});
+    if (history != nullptr)
+      for (const std::string_view policy : {"lru", "default"}) add(policy, ", pinned", {}, history->pin_set(count));
+    const double low = size.rows.front().hits.decode.rate(), high = size.optimum.decode.rate();
     for (ReplayRow& row : size.rows) row.gap_closed = high > low ? (row.hits.decode.rate() - low) / (high - low) : std::nan("");
     sizes.push_back(std::move(size));
   }

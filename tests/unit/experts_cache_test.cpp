@@ -322,10 +322,10 @@ TEST(DefaultPolicy, ClosesItsShareOfTheGapOnTheRoutingModel) {
   RoutingOptions o;
   o.layers = 5, o.experts = 64, o.top_k = 4, o.seed = 5;
   const Trace trace = trace_of(RoutingModel(o), {1, 2, 3, 4}, {0, 128, 1500, 1, 1});
-  const auto sizes = compare_policies(trace, {32, 64});
+  const auto sizes = compare_caches(trace, {32, 64}, nullptr);
   for (const ReplaySize& size : sizes)
     for (const ReplayRow& row : size.rows)
-      if (row.policy == "default") {
+      if (row.cache == "default") {
         EXPECT_GT(row.gap_closed, size.slots == 32 ? 0.25 : 0.12) << size.slots << " slots";
       }
 }
