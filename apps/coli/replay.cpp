@@ -119,16 +119,18 @@ nlohmann::json json_of(const OverlapTimes& t) {
 
 void print_overlap(const char* name, const OverlapTimes& t) {
   if (t.steps == 0) return;
+  const auto percent = [&](std::uint64_t part) {
+    return t.needed > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(t.needed) : 0.0;
+  };
   fmt::print("  {:<22} {:>6} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>9.1f} % {:>8.1f} % {:>8.1f}\n", name, t.steps,
              milliseconds_per_step(t.wall, t), milliseconds_per_step(t.compute, t), milliseconds_per_step(t.disk, t),
-             milliseconds_per_step(t.max_of_both(), t), 100.0 * static_cast<double>(t.in_memory) / static_cast<double>(t.needed),
-             100.0 * static_cast<double>(t.read_ahead) / static_cast<double>(t.needed),
+             milliseconds_per_step(t.max_of_both(), t), percent(t.in_memory), percent(t.read_ahead),
              static_cast<double>(t.wrong) / static_cast<double>(t.steps));
 }
 
 int overlap(const Trace& trace, const ReplayFlags& flags) {
   if (flags.disk <= 0) {
-    print_error("--overlap needs the disk's speed: --disk GB/S (see coli selftest or the run's statistics)");
+    print_error("--overlap needs the disk's speed: --disk GB/S, for example what a run's statistics or fio say");
     return kExitUsage;
   }
   const CacheShape shape = cache_shape(trace.model);

@@ -14,7 +14,7 @@ namespace colibri {
 namespace {
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
-constexpr std::uint64_t kLargestCount = std::uint64_t{1} << 53;
+constexpr std::uint64_t kLargestCount = std::uint64_t{1} << 40;  // so that sums over all experts stay far below 2^64
 // Choices seen: below the first nothing is pinned, from the second on as much as may be.
 constexpr std::uint64_t kLeastHistory = 5000, kFullHistory = 200000;
 
