@@ -29,9 +29,9 @@ class ReadRing {
  public:
   virtual ~ReadRing() = default;
   virtual void push(const RingRead& read) = 0;  // never more in flight than the ring's depth
-  // Submits what was pushed and blocks until at least one result or a wake has come; returns the number of results
-  // put into out (0 after a wake alone).
-  virtual std::size_t wait(std::span<RingResult> out) = 0;
+  // Submits what was pushed and returns the number of results put into out. With `block` it waits until at least one
+  // result or a wake has come (0 after a wake alone).
+  virtual std::size_t wait(std::span<RingResult> out, bool block) = 0;
   virtual void wake() = 0;
 };
 

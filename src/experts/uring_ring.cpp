@@ -55,7 +55,7 @@ class Uring final : public ReadRing {
     io_uring_sqe_set_data64(entry, read.tag);
   }
 
-  std::size_t wait(std::span<RingResult> out) override {
+  std::size_t wait(std::span<RingResult> out, bool block) override {
     if (!wake_armed_) {
       io_uring_sqe* const entry = next_entry();
       io_uring_prep_read(entry, wake_fd_, &wake_count_, sizeof(wake_count_), 0);
@@ -63,7 +63,7 @@ class Uring final : public ReadRing {
       wake_armed_ = true;
     }
     // After EAGAIN or EBUSY (the kernel is short of memory) what was not submitted stays queued for the next call.
-    while (io_uring_submit_and_wait(&ring_, 1) == -EINTR) {
+    while (io_uring_submit_and_wait(&ring_, block ? 1 : 0) == -EINTR) {
     }
     std::size_t count = 0;
     io_uring_cqe* entry = nullptr;

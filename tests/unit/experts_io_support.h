@@ -168,8 +168,8 @@ class TestOps : public FileOps {
       EXPECT_LT(pushed_.size(), depth_);
       pushed_.push_back(read);
     }
-    std::size_t wait(std::span<RingResult> out) override {
-      if (pushed_.empty()) {
+    std::size_t wait(std::span<RingResult> out, bool block) override {
+      if (pushed_.empty() && block) {
         std::unique_lock lock(mutex_);
         woken_.wait(lock, [&] { return wake_; });
         wake_ = false;

@@ -1,0 +1,52 @@
+#!/bin/sh
+# The record reader beside fio on the same scratch file: the same block size (the reader's pieces) and depth, uncached
+# and buffered, alternating, the median of five rounds of two seconds each. Prints GB/s and the ratio (aim: at least 0.9).
+#   bench/io_fio.sh [GIB]     size of the scratch file in the build folder (default 4); it is deleted afterwards
+# The reader reads whole records (21.2 MB) in random order, fio blocks in random order.
+set -eu
+cd "$(dirname "$0")/.."
+command -v fio >/dev/null 2>&1 || { echo "io_fio: fio is not installed" >&2; exit 1; }
+bench=build/bench/bench/io_bench
+[ -x $bench ] || scripts/build.sh bench -- io_bench
+gib=${1:-4}
+file=build/bench/io_fio.scratch
+trap 'rm -f $file' EXIT INT TERM
+record=21233664
+seconds=2
+
+fio --name=lay --filename=$file --size=${gib}g --rw=write --bs=4m --ioengine=psync --end_fsync=1 --refill_buffers \
+  --output=/dev/null
+
+# fio's buffers on large pages too, like the reader's: scattered small pages halve what either reads.
+export GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+
+fio_speed() {  # engine direct depth block
+  jobs=1 depth=$3
+  if [ "$1" = psync ]; then jobs=$3 depth=1; fi
+  # Buffered: --invalidate drops the file's pages before each run.
+  fio --name=read --filename=$file --rw=randread --bs="$4" --direct="$2" --ioengine="$1" --iodepth="$depth" --numjobs="$jobs" \
+    --iomem_align=2m --thread --group_reporting --time_based --runtime=$seconds --invalidate=1 --randrepeat=0 --output-format=terse --terse-version=3 |
+    awk -F';' '{ printf "%.4f\n", $7 * 1024 / 1e9 }'
+}
+median() { sort -n | sed -n 3p; }
+
+printf '%-9s %-9s %6s %9s %8s %8s %6s\n' backend mode depth block fio reader ratio
+for way in "threads direct" "io_uring direct" "threads buffered"; do
+  set -- $way
+  engine=psync
+  if [ "$1" = io_uring ]; then engine=io_uring; fi
+  direct=0
+  if [ "$2" = direct ]; then direct=1; fi
+  for depth in 1 4 8; do
+    for block in 2097152; do
+      theirs="" ours=""
+      for round in 1 2 3 4 5; do
+        theirs="$theirs $(fio_speed $engine $direct $depth $block)"
+        ours="$ours $($bench $file --record $record --piece $block --in-flight $depth --backend "$1" --mode "$2" --seconds $seconds)"
+      done
+      t=$(echo $theirs | tr ' ' '\n' | median)
+      o=$(echo $ours | tr ' ' '\n' | median)
+      printf '%-9s %-9s %6s %9s %8s %8s %6s\n' "$1" "$2" "$depth" "$block" "$t" "$o" "$(echo "$o $t" | awk '{ printf "%.2f", $1 / $2 }')"
+    done
+  done
+done
