@@ -2,10 +2,11 @@
 # The record reader beside fio on the same scratch file: the same block size (the reader's pieces) and depth, uncached
 # and buffered, alternating, the median of five rounds of two seconds each. Prints GB/s and the ratio (aim: at least 0.9).
 #   bench/io_fio.sh [GIB]     size of the scratch file in the build folder (default 4); it is deleted afterwards
+# Needs fio, which scripts/setup.sh does not install (Debian: apt-get install fio; Homebrew: brew install fio).
 # The reader reads whole records (21.2 MB) in random order, fio blocks in random order.
 set -eu
 cd "$(dirname "$0")/.."
-command -v fio >/dev/null 2>&1 || { echo "io_fio: fio is not installed" >&2; exit 1; }
+command -v fio >/dev/null 2>&1 || { echo "io_fio: fio is not installed; it is the package fio of Debian and of Homebrew" >&2; exit 1; }
 bench=build/bench/bench/io_bench
 [ -x $bench ] || scripts/build.sh bench -- io_bench
 gib=${1:-4}

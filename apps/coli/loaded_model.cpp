@@ -38,9 +38,10 @@ void print_notices(const Engine& engine) {
     if (std::find(about_files.begin(), about_files.end(), notice) == about_files.end()) print_note(notice);
   if (engine.routing())
     print_note("synthetic weights and routing (colibri_synthetic_routing in config.json): for measuring, the text means nothing");
-  if (engine.reader_options().verify && !engine.packed())
+  if (engine.verifies() && !engine.packed())
     print_note("--verify: this model has no checksums; `coli convert SRC DST --pack` makes a copy that has them");
   if (engine.stand_ins()) print_note("--stand-in-experts: the text is wrong, only the times are meant");
+  if (engine.streams() && !engine.disk().notice.empty()) print_note(engine.disk().notice);
   if (const int cpus = available_cpus(); engine.threads() > cpus)
     print_note(fmt::format("{} threads share the {} CPUs this process may use, which is slower than --threads {}",
                            engine.threads(), cpus, cpus));

@@ -27,7 +27,7 @@ constexpr Subcommand kSubcommands[] = {
     {"chat", "Talk with the model", declare_chat},
     {"info", "Describe a model directory", declare_info},
     {"oracle", "Check a model directory against the reference values beside it", declare_oracle},
-    {"plan", "Say what a model will take of memory", declare_plan},
+    {"plan", "Say what a model will take of memory, and what its disk allows", declare_plan},
     {"bench", "Measure prompt and generation speed", declare_bench},
     {"convert", "Quantise or repack a model into a new directory", declare_convert},
     {"verify", "Check that a model directory is whole", declare_verify},
@@ -39,7 +39,7 @@ constexpr const char* kEnvironment =
     "Environment:\n"
     "  COLI_MODEL=DIR        the model when no --model is given\n"
     "  COLI_NO_OMP_TUNE=1    waiting threads block at once instead of spinning briefly\n"
-    "  DIRECT=1              experts are read past the page cache\n"
+    "  DIRECT=1 or 0         experts are read past the page cache or through it, like --direct on and off\n"
     "  PIPE=0                experts are read one at a time, by the thread that waits\n"
     "  PIPE_WORKERS=N        reads in flight, 1 to 64\n"
     "  TF=1                  `coli run` checks the model like `coli oracle` instead\n"

@@ -66,21 +66,25 @@ void EngineFlags::declare(CLI::App& app, bool model_flag) {
   app.add_flag("--verify", verify, "Compare the checksum of every expert that is read (packed models, see coli convert --pack)");
   app.add_flag("--stand-in-experts", stand_in_experts,
                "Measure computing alone: experts in memory stand in for all, nothing is read, the text is wrong");
+  app.add_option("--direct", direct,
+                 "Read experts past the page cache: on, off, or auto, what a short measurement of the disk finds faster")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
   app.add_option("--isa", isa, "Instruction set: scalar, avx2, avx512 or neon; default: the best here. Never changes the result");
 }
 
 namespace {
 
-// PIPE, PIPE_WORKERS and DIRECT, as users of the existing engine know them.
-Result<void> read_reader_environment(ReaderOptions& reader) {
+// PIPE, PIPE_WORKERS and DIRECT, as users of the existing engine know them. What is not set stays open.
+Result<void> read_reader_environment(DiskWishes& wishes) {
   if (const char* value = std::getenv("PIPE_WORKERS"); value != nullptr && *value != '\0') {
     const auto workers = parse_whole(value);
     if (!workers || *workers < 1 || *workers > 64)
       return fail("PIPE_WORKERS={}: expected the number of reads in flight, 1 to 64", value);
-    reader.in_flight = static_cast<int>(*workers);
+    wishes.in_flight = static_cast<int>(*workers);
   }
-  if (const char* value = std::getenv("PIPE"); value != nullptr && std::string_view(value) == "0") reader.in_flight = 0;
-  reader.direct = environment_flag("DIRECT");
+  if (const char* value = std::getenv("PIPE"); value != nullptr && std::string_view(value) == "0") wishes.in_flight = 0;
+  if (const char* value = std::getenv("DIRECT"); value != nullptr && *value != '\0') wishes.direct = environment_flag("DIRECT");
   return {};
 }
 
@@ -99,8 +103,10 @@ Result<EngineOptions> EngineFlags::engine_options() const {
   options.cache_policy = cache_policy;
   options.prefetch = !no_prefetch;
   options.stand_in_experts = stand_in_experts;
-  COLIBRI_CHECK(read_reader_environment(options.reader));
-  options.reader.verify = verify;
+  options.verify = verify;
+  COLIBRI_CHECK(read_reader_environment(options.disk));
+  if (direct != "auto") options.disk.direct = direct == "on";
+  options.probe_disk = true;
   options.block_waits = environment_flag("COLI_NO_OMP_TUNE");
   return options;
 }

@@ -24,6 +24,7 @@ struct EngineFlags {
   std::int64_t cache_experts = 0;
   std::string cache_policy = "default";
   bool no_prefetch = false, stand_in_experts = false, verify = false;
+  std::string direct = "auto";
 
   // model_flag: declare --model too (not for commands that take the directory as an argument).
   void declare(CLI::App& app, bool model_flag = true);

@@ -44,15 +44,17 @@ Result<std::unique_ptr<Engine>> Engine::prepare(const EngineOptions& options) {
   limits.max_context = options.context > 0 ? options.context : std::min(engine->config_.max_positions, kDefaultContext);
   limits.max_rows = std::min(options.prefill_chunk > 0 ? options.prefill_chunk : kDefaultPrefillChunk, limits.max_context);
   engine->model_.emplace(engine->config_, *engine->weights_, engine->kernels_, engine->team_, limits);
-  engine->reader_options_ = options.reader;
+  engine->verify_ = options.verify;
   COLIBRI_CHECK(engine->open_routing(options.model));
   COLIBRI_CHECK(engine->plan_experts(options));
   return engine;
 }
 
-Result<MemoryPlan> Engine::plan(const EngineOptions& options) {
+Result<EnginePlan> Engine::plan(const EngineOptions& options) {
   COLIBRI_TRY(engine, prepare(options));
-  return engine->memory_;
+  EnginePlan plan{engine->memory_, std::nullopt, engine->forecast()};
+  if (engine->streams()) plan.disk = engine->disk_;
+  return plan;
 }
 
 Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
@@ -75,27 +77,68 @@ Result<void> Engine::open_routing(const std::filesystem::path& dir) {
   return {};
 }
 
+// How many reads are in flight decides how much memory they take, so the disk is measured between two plans. The first
+// refuses a budget that cannot work before anything is read.
 Result<void> Engine::plan_experts(const EngineOptions& options) {
+  disk_ = disk_choice({}, options.disk);
+  COLIBRI_TRY(memory, fit(options, disk_.options));
+  memory_ = std::move(memory);
+  if (!options.probe_disk || options.stand_in_experts || !streams()) return {};
+  DiskChoice choice = probe_disk(options);
+  if (auto again = fit(options, choice.options)) {
+    memory_ = std::move(*again);
+  } else {  // a budget for the smallest reader alone
+    choice = disk_;
+    choice.source = "default, because the budget leaves no memory for more";
+  }
+  disk_ = std::move(choice);
+  return {};
+}
+
+Result<MemoryPlan> Engine::fit(const EngineOptions& options, const ReaderOptions& reader) const {
   const auto& records = weights_->experts;
   MemoryNeeds needs;
   needs.dense = weights_->dense_bytes;
   needs.kv_cache = KvCache::bytes_per_position(config_, model_->indexed_layers()) * static_cast<std::uint64_t>(context());
   needs.scratch = model_->scratch_bytes();
-  needs.read_buffers = RecordReader::buffer_bytes(options.reader);
+  needs.read_buffers = RecordReader::buffer_bytes(reader);
   needs.expert_slot = record_slot_bytes(records);
   for (const auto& layer : records) needs.experts += layer.size();
   needs.tables = needs.experts * sizeof(ReadPlan) + checkpoint_.tensors().size() * kTensorEntryBytes;
   needs.least_experts = std::min<std::uint64_t>(needs.experts, static_cast<std::uint64_t>(config_.experts_per_token));
   COLIBRI_TRY(memory, plan_memory(memory_facts(), needs, options.ram));
-  memory_ = std::move(memory);
-  if (options.expert_slots > 0 && static_cast<std::uint64_t>(options.expert_slots) < memory_.slabs.slots) {
+  if (options.expert_slots > 0 && static_cast<std::uint64_t>(options.expert_slots) < memory.slabs.slots) {
     COLIBRI_TRY(slabs, plan_slabs(~std::uint64_t{0}, needs.expert_slot, static_cast<std::uint64_t>(options.expert_slots),
                                   ~std::uint64_t{0}));
-    memory_.slabs = std::move(slabs);
-    memory_.all_resident = false;
-    memory_.terms.back() = {"expert arena", memory_.slabs.total_bytes(), "the number of experts that was asked for"};
+    memory.slabs = std::move(slabs);
+    memory.all_resident = false;
+    memory.terms.back() = {"expert arena", memory.slabs.total_bytes(), "the number of experts that was asked for"};
   }
-  return {};
+  return memory;
+}
+
+DiskChoice Engine::probe_disk(const EngineOptions& options) const {
+  std::vector<std::filesystem::path> files;
+  for (const Checkpoint::Shard& shard : checkpoint_.shards()) files.push_back(shard.path);
+  ProbeLimits limits;
+  for (const auto& layer : weights_->experts)
+    if (!layer.empty()) limits.offset_phase = plan_record(layer.front(), {}).runs().front().offset % kDirectAlignment;
+  return choose_disk_mode(options.model, files, options.disk, limits);
+}
+
+SpeedForecast Engine::forecast() const {
+  ForecastFacts facts;
+  for (std::size_t layer = 0; layer < weights_->experts.size(); ++layer) {
+    const auto& records = weights_->experts[layer];
+    facts.experts += static_cast<std::int64_t>(records.size());
+    // The MTP layer comes after the model's own and is not used for a plain token.
+    if (records.empty() || static_cast<std::int64_t>(layer) >= config_.layers) continue;
+    facts.bytes_per_token +=
+        plan_record(records.front(), {}).read_bytes() * static_cast<std::uint64_t>(config_.experts_per_token);
+  }
+  facts.slots = static_cast<std::int64_t>(memory_.slabs.slots);
+  facts.disk_bytes_per_second = disk_.bytes_per_second;
+  return forecast_speed(facts);
 }
 
 Result<void> Engine::open_experts(const EngineOptions& options) {
@@ -104,13 +147,14 @@ Result<void> Engine::open_experts(const EngineOptions& options) {
     COLIBRI_TRY(experts, StandInExperts::load(checkpoint_, records, memory_.slabs.slots, team_));
     experts_ = std::move(experts);
     stand_ins_ = true;
-  } else if (memory_.slabs.slots == 0 || (memory_.all_resident && !options.reader.verify)) {
+  } else if (!streams()) {
     COLIBRI_TRY(experts, ResidentExperts::load(checkpoint_, records, team_));
     experts_ = std::make_unique<ResidentExperts>(std::move(experts));
   } else {
     StreamingOptions streaming;
     streaming.slabs = memory_.slabs;
-    streaming.reader = options.reader;
+    streaming.reader = disk_.options;
+    streaming.reader.verify = verify_;
     streaming.policy = options.cache_policy;
     streaming.prefetch = options.prefetch;
     COLIBRI_TRY(experts, StreamingExperts::open(checkpoint_, records, config_.experts_per_token, streaming, team_));

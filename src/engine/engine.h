@@ -9,6 +9,8 @@
 #include "base/result.h"
 #include "base/thread_team.h"
 #include "engine/memory_plan.h"
+#include "engine/speed_forecast.h"
+#include "experts/disk_probe.h"
 #include "experts/streaming_experts.h"
 #include "experts/trace_recorder.h"
 #include "experts/trace_writer.h"
@@ -24,7 +26,9 @@ struct EngineOptions {
   std::string isa;                 // "scalar", "avx2", "avx512", "neon"; empty: the best this CPU has
   std::uint64_t ram = 0;           // memory budget in bytes; 0: what the machine can spare
   std::int64_t expert_slots = 0;   // experts held in memory at most; 0: as many as the budget allows
-  ReaderOptions reader;            // how experts that do not fit are read
+  DiskWishes disk;                 // how experts that do not fit are read, as far as that is fixed
+  bool verify = false;      // compare the checksums of packed experts as they are read; then even those that fit are streamed
+  bool probe_disk = false;  // the rest as a measurement finds it, remembered in .coli_ssd beside the model; else by default
   std::string cache_policy = "default";
   std::filesystem::path trace;    // where to record the routing (experts/trace.h); empty: nowhere
   bool stand_in_experts = false;  // measure computing alone: experts/stand_in_experts.h. The text is wrong
@@ -34,11 +38,18 @@ struct EngineOptions {
 inline constexpr std::int64_t kDefaultContext = 8192;
 inline constexpr std::int64_t kDefaultPrefillChunk = 128;
 
+// What open() would do.
+struct EnginePlan {
+  MemoryPlan memory;
+  std::optional<DiskChoice> disk;  // how experts are read; none when all are in memory or there are none
+  SpeedForecast forecast;
+};
+
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> open(const EngineOptions& options);
-  // What open() would take of memory, without reading the weights.
-  static Result<MemoryPlan> plan(const EngineOptions& options);
+  // Without reading the weights; the disk may be measured.
+  static Result<EnginePlan> plan(const EngineOptions& options);
 
   const ModelConfig& config() const { return config_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
@@ -49,11 +60,14 @@ class Engine {
   std::string_view kernels_name() const { return kernels_.name; }
   std::int64_t context() const { return model_->limits().max_context; }
   const MemoryPlan& memory() const { return memory_; }
+  bool streams() const { return memory_.slabs.slots > 0 && (!memory_.all_resident || verify_); }
+  // How experts are read, if they are.
+  const DiskChoice& disk() const { return disk_; }
   // The streaming source, or null when every expert is in memory.
   const StreamingExperts* streaming() const { return streaming_; }
   // A synthetic model's routing, null for real models: then the text means nothing either way.
   const RoutingModel* routing() const { return routing_ ? &*routing_ : nullptr; }
-  const ReaderOptions& reader_options() const { return reader_options_; }
+  bool verifies() const { return verify_; }
   // Are the routed experts in the packed layout, with checksums?
   bool packed() const;
   // Experts that stand in for others: the text is wrong.
@@ -66,6 +80,9 @@ class Engine {
   static Result<std::unique_ptr<Engine>> prepare(const EngineOptions& options);
   Result<void> open_routing(const std::filesystem::path& dir);
   Result<void> plan_experts(const EngineOptions& options);
+  Result<MemoryPlan> fit(const EngineOptions& options, const ReaderOptions& reader) const;
+  DiskChoice probe_disk(const EngineOptions& options) const;
+  SpeedForecast forecast() const;
   Result<void> open_experts(const EngineOptions& options);
   Result<void> open_trace(const std::filesystem::path& path);
   Engine(ModelConfig config, Checkpoint checkpoint, const Kernels& kernels, int threads, WaitMode wait)
@@ -77,14 +94,14 @@ class Engine {
   ThreadTeam team_;
   std::unique_ptr<ModelWeights> weights_;
   MemoryPlan memory_;
+  DiskChoice disk_;
   std::optional<RoutingModel> routing_;
   std::unique_ptr<ExpertSource> experts_;
   const StreamingExperts* streaming_ = nullptr;
   std::optional<TraceWriter> trace_;
   std::unique_ptr<TraceRecorder> recorder_;
   std::optional<Model> model_;
-  ReaderOptions reader_options_;
-  bool stand_ins_ = false;
+  bool verify_ = false, stand_ins_ = false;
   double load_seconds_ = 0;
 };
 

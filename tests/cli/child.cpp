@@ -54,7 +54,8 @@ bool catches_interrupt(pid_t process) {
 }
 
 [[noreturn]] void become_coli(const std::vector<std::string>& arguments, const ChildOptions& options) {
-  for (const char* name : {"COLI_MODEL", "COLI_NO_OMP_TUNE", "TF", "DEBUG_LOGITS"}) unsetenv(name);
+  for (const char* name : {"COLI_MODEL", "COLI_NO_OMP_TUNE", "TF", "DEBUG_LOGITS", "DIRECT", "PIPE", "PIPE_WORKERS"})
+    unsetenv(name);
   for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
   std::vector<std::string> words = {COLI_PROGRAM};
   words.insert(words.end(), arguments.begin(), arguments.end());

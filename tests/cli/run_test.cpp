@@ -50,6 +50,33 @@ class TempDir {
   std::filesystem::path path_;
 };
 
+TEST(Plan, SaysHowExpertsAreReadAndWhoDecidedThat) {
+  const auto disk = [](std::vector<std::string> arguments, const ChildOptions& options) {
+    arguments.insert(arguments.begin(), {"plan", "--cache-experts", "30", "--json"});
+    const ChildResult result = run_coli(arguments, options);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const json out = json::parse(result.out, nullptr, false);
+    EXPECT_FALSE(out.is_discarded()) << result.out;
+    EXPECT_GT(out["forecast"]["expert_bytes_per_token"], 0);
+    EXPECT_TRUE(out["forecast"]["disk_tok_s"].is_number() || out["disk"]["gb_per_second"].is_null()) << out;
+    return out["disk"];
+  };
+  const std::string asked = "DIRECT or --direct";
+  json found = disk({}, {.environment = {{"DIRECT", "1"}, {"PIPE_WORKERS", "3"}}});
+  EXPECT_EQ(found["direct"], true);
+  EXPECT_EQ(found["direct_source"], asked);
+  EXPECT_EQ(found["in_flight"], 3);
+  found = disk({}, {.environment = {{"DIRECT", "0"}}});
+  EXPECT_EQ(found["direct"], false);
+  EXPECT_EQ(found["direct_source"], asked);
+  found = disk({"--direct", "off"}, {.environment = {{"DIRECT", "1"}}});
+  EXPECT_EQ(found["direct"], false) << "an option wins over the environment";
+  EXPECT_NE(disk({}, {})["direct_source"], asked);
+  const ChildResult text = run_coli({"plan", "--cache-experts", "30"});
+  EXPECT_NE(text.out.find("forecast"), std::string::npos) << text.out;
+  EXPECT_EQ(run_coli({"plan", "--direct", "maybe"}).exit_code, 2);
+}
+
 TEST(Run, GreedyTextIsTheReferences) {
   std::ifstream file(demo_model() + "/expected.json");
   const json expected = json::parse(file)["cases"][0];

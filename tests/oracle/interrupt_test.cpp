@@ -55,7 +55,7 @@ class Interrupt : public testing::TestWithParam<Experts> {
     options.prefill_chunk = chunk;
     options.trace = trace;
     if (GetParam() != Experts::kResident) options.expert_slots = 5;
-    if (GetParam() == Experts::kReadSerially) options.reader.in_flight = 0;
+    if (GetParam() == Experts::kReadSerially) options.disk.in_flight = 0;
     auto engine = Engine::open(options);
     EXPECT_TRUE(engine) << engine.error().message;
     return std::move(*engine);

@@ -67,7 +67,7 @@ TEST(Streaming, SameBitsForEveryCacheAndReader) {
         options.expert_slots = slots;
         options.cache_policy = policy;
         options.prefetch = prefetch;
-        options.reader.in_flight = slots % 2 == 0 ? 4 : 1;
+        options.disk.in_flight = slots % 2 == 0 ? 4 : 1;
         auto engine = Engine::open(options);
         ASSERT_TRUE(engine) << engine.error().message;
         ASSERT_NE((*engine)->streaming(), nullptr);
@@ -96,9 +96,9 @@ TEST(Streaming, SameBitsForEveryWayOfReading) {
       for (const int in_flight : {0, 8}) {
         EngineOptions options = options_for(dir);
         options.expert_slots = 9;
-        options.reader.backend = backend;
-        options.reader.direct = direct;
-        options.reader.in_flight = in_flight;
+        options.disk.backend = backend;
+        options.disk.direct = direct;
+        options.disk.in_flight = in_flight;
         auto engine = Engine::open(options);
         ASSERT_TRUE(engine) << engine.error().message;
         EXPECT_EQ(run(**engine, prompt, 10), reference)

@@ -247,8 +247,8 @@ std::string streamed_error(const fs::path& model, bool verify, bool direct) {
   options.threads = 2;
   options.context = 256;
   options.expert_slots = 20;
-  options.reader.verify = verify;
-  options.reader.direct = direct;
+  options.verify = verify;
+  options.disk.direct = direct;
   auto engine = Engine::open(options);
   if (!engine) return engine.error().message;
   Session session(**engine);
