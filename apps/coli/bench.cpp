@@ -190,6 +190,7 @@ std::vector<std::int64_t> fitting(const std::vector<std::int64_t>& sizes, std::i
 int bench(BenchFlags flags) {
   auto options = flags.engine.engine_options();
   if (!options) return fail_with(options.error());
+  options->usage.clear();  // a measurement neither depends on earlier runs nor counts as one
   auto opened = Engine::open(*options);
   if (!opened) return fail_with(opened.error());
   Engine& engine = **opened;

@@ -236,9 +236,13 @@ int chat(const ChatFlags& flags) {
     } else {
       exit_code = kExitOk;
     }
-    if (std::ferror(stdout) != 0) return kExitFailed;  // main() says why
+    if (std::ferror(stdout) != 0) {
+      exit_code = kExitFailed;  // main() says why
+      break;
+    }
   }
-  if (conversation.used()) conversation.print_totals();
+  save_usage(*model->engine);
+  if (conversation.used() && std::ferror(stdout) == 0) conversation.print_totals();
   return exit_code;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/thread_team.h"
+#include "options.h"
 #include "report.h"
 
 namespace colibri {
@@ -32,6 +33,11 @@ Result<LoadedModel> LoadedModel::open(const EngineOptions& options) {
   return LoadedModel{std::move(engine), std::move(tokenizer), std::move(chat), std::move(stops)};
 }
 
+void save_usage(const Engine& engine) {
+  if (environment_off("USAGE_SAVE")) return;
+  if (const auto saved = engine.save_usage(); !saved) print_note("the usage history is not kept: " + saved.error().message);
+}
+
 void print_notices(const Engine& engine) {
   const std::vector<std::string> about_files = engine.checkpoint().notices();
   for (const std::string& notice : engine.weights().notices)
@@ -41,7 +47,7 @@ void print_notices(const Engine& engine) {
   if (engine.verifies() && !engine.packed())
     print_note("--verify: this model has no checksums; `coli convert SRC DST --pack` makes a copy that has them");
   if (engine.stand_ins()) print_note("--stand-in-experts: the text is wrong, only the times are meant");
-  if (engine.streams() && !engine.disk().notice.empty()) print_note(engine.disk().notice);
+  for (const std::string& notice : engine.notices()) print_note(notice);
   if (const int cpus = available_cpus(); engine.threads() > cpus)
     print_note(fmt::format("{} threads share the {} CPUs this process may use, which is slower than --threads {}",
                            engine.threads(), cpus, cpus));

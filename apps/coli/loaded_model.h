@@ -23,5 +23,7 @@ struct LoadedModel {
 
 // What a user should know about the model, on stderr. How single tensors were read is left to `coli info`.
 void print_notices(const Engine& engine);
+// At the end of a run: the history of used experts, unless USAGE_SAVE=0. A failure is a note.
+void save_usage(const Engine& engine);
 
 }  // namespace colibri

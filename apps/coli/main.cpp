@@ -42,6 +42,9 @@ constexpr const char* kEnvironment =
     "  DIRECT=1 or 0         experts are read past the page cache or through it, like --direct on and off\n"
     "  PIPE=0                experts are read one at a time, by the thread that waits\n"
     "  PIPE_WORKERS=N        reads in flight, 1 to 64\n"
+    "  COLI_USAGE=FILE       the history of used experts, instead of .coli_usage beside the model\n"
+    "  USAGE_SAVE=0          the history is read but not written; AUTOPIN=0: it pins nothing\n"
+    "  COLI_USAGE_DECAY=X    its counts are multiplied with X, 0 to 1, when it is read\n"
     "  TF=1                  `coli run` checks the model like `coli oracle` instead\n"
     "  DEBUG_LOGITS=1        the check prints the five best tokens and the margin at each mismatch\n";
 

@@ -16,6 +16,11 @@ bool environment_flag(const char* name) {
   return value != nullptr && *value != '\0' && std::string_view(value) != "0";
 }
 
+bool environment_off(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && std::string_view(value) == "0";
+}
+
 CLI::Validator between(double low, double high) {
   return CLI::Validator(
       [low, high](std::string& text) -> std::string {
@@ -70,6 +75,8 @@ void EngineFlags::declare(CLI::App& app, bool model_flag) {
                  "Read experts past the page cache: on, off, or auto, what a short measurement of the disk finds faster")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
+  app.add_flag("--no-usage", no_usage,
+               "Neither read nor keep the history of used experts (.coli_usage), which pins the hottest in memory");
   app.add_option("--isa", isa, "Instruction set: scalar, avx2, avx512 or neon; default: the best here. Never changes the result");
 }
 
@@ -83,8 +90,20 @@ Result<void> read_reader_environment(DiskWishes& wishes) {
       return fail("PIPE_WORKERS={}: expected the number of reads in flight, 1 to 64", value);
     wishes.in_flight = static_cast<int>(*workers);
   }
-  if (const char* value = std::getenv("PIPE"); value != nullptr && std::string_view(value) == "0") wishes.in_flight = 0;
+  if (environment_off("PIPE")) wishes.in_flight = 0;
   if (const char* value = std::getenv("DIRECT"); value != nullptr && *value != '\0') wishes.direct = environment_flag("DIRECT");
+  return {};
+}
+
+// COLI_USAGE, COLI_USAGE_DECAY and AUTOPIN.
+Result<void> read_usage_environment(EngineOptions& options) {
+  const char* const path = std::getenv("COLI_USAGE");
+  options.usage = path != nullptr && *path != '\0' ? std::filesystem::path(path) : options.model / ".coli_usage";
+  options.pin_hottest = !environment_off("AUTOPIN");
+  if (const char* value = std::getenv("COLI_USAGE_DECAY"); value != nullptr && *value != '\0') {
+    if (!CLI::detail::lexical_cast(value, options.usage_decay) || !(options.usage_decay >= 0 && options.usage_decay <= 1))
+      return fail("COLI_USAGE_DECAY={}: expected what old counts are multiplied with, 0 to 1", value);
+  }
   return {};
 }
 
@@ -107,6 +126,7 @@ Result<EngineOptions> EngineFlags::engine_options() const {
   COLIBRI_CHECK(read_reader_environment(options.disk));
   if (direct != "auto") options.disk.direct = direct == "on";
   options.probe_disk = true;
+  if (!no_usage) COLIBRI_CHECK(read_usage_environment(options));
   options.block_waits = environment_flag("COLI_NO_OMP_TUNE");
   return options;
 }

@@ -25,6 +25,7 @@ struct EngineFlags {
   std::string cache_policy = "default";
   bool no_prefetch = false, stand_in_experts = false, verify = false;
   std::string direct = "auto";
+  bool no_usage = false;
 
   // model_flag: declare --model too (not for commands that take the directory as an argument).
   void declare(CLI::App& app, bool model_flag = true);
@@ -51,5 +52,7 @@ CLI::Validator whole(std::uint64_t low, std::uint64_t high);
 
 // An environment variable that is set to anything but "" and "0".
 bool environment_flag(const char* name);
+// An environment variable that is "0".
+bool environment_off(const char* name);
 
 }  // namespace colibri

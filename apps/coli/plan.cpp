@@ -48,6 +48,7 @@ nlohmann::json json_of(const EnginePlan& plan, const EngineOptions& options) {
                         {"total_bytes", memory.total()},
                         {"expert_slots", memory.slabs.slots},
                         {"all_experts_resident", memory.all_resident},
+                        {"pinned_experts", plan.pins},
                         {"disk", nullptr},
                         {"forecast", nullptr}};
   if (!plan.disk) return out;
@@ -81,6 +82,7 @@ void print_reading(const EnginePlan& plan, const EngineOptions& options) {
   line("read by", r.backend);
   line("disk", r.speed);
   line("a token needs", {human_bytes(f.bytes_per_token), "experts per token x layers x their size"});
+  line("pinned", {std::to_string(plan.pins), plan.pins > 0 ? "hottest of the usage history" : "no usage history worth the name"});
   line("in memory", {fmt::format("{:.1f} %", 100 * f.hit_rate), f.hit_source});
   line("forecast", {f.tokens_per_second > 0 ? fmt::format("{:.2f} tok/s", f.tokens_per_second) : "not known",
                     "what the disk allows by the three lines above; computing is not counted"});
@@ -91,7 +93,7 @@ int plan(const PlanFlags& flags) {
   if (!options) return fail_with(options.error());
   auto planned = Engine::plan(*options);
   if (!planned) return fail_with(planned.error());
-  if (planned->disk && !planned->disk->notice.empty()) print_note(planned->disk->notice);
+  for (const std::string& notice : planned->notices) print_note(notice);
   if (flags.json) {
     print_json(json_of(*planned, *options));
     return kExitOk;

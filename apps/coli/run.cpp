@@ -127,6 +127,7 @@ int run(const RunFlags& flags) {
   show(stream.finish());
   if (!flags.json && !text.empty() && text.back() != '\n') std::fputc('\n', stdout);
   std::fflush(stdout);
+  save_usage(*model->engine);
   if (!stats) return fail_with(stats.error());
   if (auto traced = model->engine->finish_trace(); !traced) return fail_with(traced.error());
 

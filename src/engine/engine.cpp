@@ -1,5 +1,7 @@
 #include "engine/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -11,6 +13,7 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 constexpr std::int64_t kMaxPrefillChunk = 4096;
+constexpr const char* kEngineName = "colibri";    // in the usage history
 constexpr std::uint64_t kTensorEntryBytes = 256;  // a name, a shape and a range in the index
 
 Result<const Kernels*> choose_kernels(const std::string& isa) {
@@ -52,8 +55,12 @@ Result<std::unique_ptr<Engine>> Engine::prepare(const EngineOptions& options) {
 
 Result<EnginePlan> Engine::plan(const EngineOptions& options) {
   COLIBRI_TRY(engine, prepare(options));
-  EnginePlan plan{engine->memory_, std::nullopt, engine->forecast()};
+  EnginePlan plan;
+  plan.memory = engine->memory_;
   if (engine->streams()) plan.disk = engine->disk_;
+  plan.pins = static_cast<std::int64_t>(engine->pins(options).size());
+  plan.forecast = engine->forecast();
+  plan.notices = engine->notices_;
   return plan;
 }
 
@@ -83,7 +90,9 @@ Result<void> Engine::plan_experts(const EngineOptions& options) {
   disk_ = disk_choice({}, options.disk);
   COLIBRI_TRY(memory, fit(options, disk_.options));
   memory_ = std::move(memory);
-  if (!options.probe_disk || options.stand_in_experts || !streams()) return {};
+  if (options.stand_in_experts || !streams()) return {};
+  load_usage(options);
+  if (!options.probe_disk) return {};
   DiskChoice choice = probe_disk(options);
   if (auto again = fit(options, choice.options)) {
     memory_ = std::move(*again);
@@ -92,6 +101,7 @@ Result<void> Engine::plan_experts(const EngineOptions& options) {
     choice.source = "default, because the budget leaves no memory for more";
   }
   disk_ = std::move(choice);
+  if (!disk_.notice.empty()) notices_.push_back(disk_.notice);
   return {};
 }
 
@@ -104,7 +114,7 @@ Result<MemoryPlan> Engine::fit(const EngineOptions& options, const ReaderOptions
   needs.read_buffers = RecordReader::buffer_bytes(reader);
   needs.expert_slot = record_slot_bytes(records);
   for (const auto& layer : records) needs.experts += layer.size();
-  needs.tables = needs.experts * sizeof(ReadPlan) + checkpoint_.tensors().size() * kTensorEntryBytes;
+  needs.tables = needs.experts * (sizeof(ReadPlan) + sizeof(std::uint64_t)) + checkpoint_.tensors().size() * kTensorEntryBytes;
   needs.least_experts = std::min<std::uint64_t>(needs.experts, static_cast<std::uint64_t>(config_.experts_per_token));
   COLIBRI_TRY(memory, plan_memory(memory_facts(), needs, options.ram));
   if (options.expert_slots > 0 && static_cast<std::uint64_t>(options.expert_slots) < memory.slabs.slots) {
@@ -126,6 +136,30 @@ DiskChoice Engine::probe_disk(const EngineOptions& options) const {
   return choose_disk_mode(options.model, files, options.disk, limits);
 }
 
+void Engine::load_usage(const EngineOptions& options) {
+  if (options.usage.empty()) return;
+  const CacheShape shape{static_cast<std::int64_t>(weights_->experts.size()), config_.experts, config_.experts_per_token};
+  std::string notice;
+  usage_ = UsageHistory::load(options.usage, shape, options.usage_decay, notice);
+  usage_at_start_ = usage_->total();
+  if (notice.empty())
+    usage_path_ = options.usage;
+  else
+    notices_.push_back(notice + "; delete it to let a new one begin");
+}
+
+std::vector<ExpertKey> Engine::pins(const EngineOptions& options) const {
+  if (!usage_ || !options.pin_hottest) return {};
+  return usage_->pin_set(static_cast<std::int64_t>(memory_.slabs.slots));
+}
+
+Result<void> Engine::save_usage() const {
+  if (!usage_ || usage_path_.empty() || usage_->total() == usage_at_start_) return {};
+  const std::filesystem::path dir = usage_path_.has_parent_path() ? usage_path_.parent_path() : ".";
+  if (::access(dir.c_str(), W_OK) != 0) return {};
+  return usage_->save(usage_path_, kEngineName);
+}
+
 SpeedForecast Engine::forecast() const {
   ForecastFacts facts;
   for (std::size_t layer = 0; layer < weights_->experts.size(); ++layer) {
@@ -138,6 +172,7 @@ SpeedForecast Engine::forecast() const {
   }
   facts.slots = static_cast<std::int64_t>(memory_.slabs.slots);
   facts.disk_bytes_per_second = disk_.bytes_per_second;
+  if (usage_) facts.share_of_hottest = usage_->share_of_hottest(facts.slots);
   return forecast_speed(facts);
 }
 
@@ -157,7 +192,9 @@ Result<void> Engine::open_experts(const EngineOptions& options) {
     streaming.reader.verify = verify_;
     streaming.policy = options.cache_policy;
     streaming.prefetch = options.prefetch;
+    if (usage_) streaming.usage = &*usage_;
     COLIBRI_TRY(experts, StreamingExperts::open(checkpoint_, records, config_.experts_per_token, streaming, team_));
+    experts->pin(pins(options));
     streaming_ = experts.get();
     experts_ = std::move(experts);
   }

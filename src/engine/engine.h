@@ -30,6 +30,9 @@ struct EngineOptions {
   bool verify = false;      // compare the checksums of packed experts as they are read; then even those that fit are streamed
   bool probe_disk = false;  // the rest as a measurement finds it, remembered in .coli_ssd beside the model; else by default
   std::string cache_policy = "default";
+  std::filesystem::path usage;    // which experts earlier runs used (experts/usage_history.h): read at start; empty: no history
+  double usage_decay = 1;         // what its counts are multiplied with, 0 to 1
+  bool pin_hottest = true;        // keep its hottest experts in memory
   std::filesystem::path trace;    // where to record the routing (experts/trace.h); empty: nowhere
   bool stand_in_experts = false;  // measure computing alone: experts/stand_in_experts.h. The text is wrong
   bool prefetch = true;           // read experts that the next layer will probably need
@@ -42,7 +45,9 @@ inline constexpr std::int64_t kDefaultPrefillChunk = 128;
 struct EnginePlan {
   MemoryPlan memory;
   std::optional<DiskChoice> disk;  // how experts are read; none when all are in memory or there are none
+  std::int64_t pins = 0;           // experts that the history keeps in memory, at most
   SpeedForecast forecast;
+  std::vector<std::string> notices;
 };
 
 class Engine {
@@ -61,8 +66,6 @@ class Engine {
   std::int64_t context() const { return model_->limits().max_context; }
   const MemoryPlan& memory() const { return memory_; }
   bool streams() const { return memory_.slabs.slots > 0 && (!memory_.all_resident || verify_); }
-  // How experts are read, if they are.
-  const DiskChoice& disk() const { return disk_; }
   // The streaming source, or null when every expert is in memory.
   const StreamingExperts* streaming() const { return streaming_; }
   // A synthetic model's routing, null for real models: then the text means nothing either way.
@@ -73,6 +76,11 @@ class Engine {
   // Experts that stand in for others: the text is wrong.
   bool stand_ins() const { return stand_ins_; }
   double load_seconds() const { return load_seconds_; }
+  // What went wrong with the files beside the model, without harm to the answer.
+  const std::vector<std::string>& notices() const { return notices_; }
+  // Writes what this engine's runs added to the usage history, if there is one. Does nothing where the folder cannot be
+  // written, and leaves a file alone that was refused at start.
+  Result<void> save_usage() const;
   // Ends the trace; an error means that the file is not complete.
   Result<void> finish_trace();
 
@@ -82,6 +90,8 @@ class Engine {
   Result<void> plan_experts(const EngineOptions& options);
   Result<MemoryPlan> fit(const EngineOptions& options, const ReaderOptions& reader) const;
   DiskChoice probe_disk(const EngineOptions& options) const;
+  void load_usage(const EngineOptions& options);
+  std::vector<ExpertKey> pins(const EngineOptions& options) const;
   SpeedForecast forecast() const;
   Result<void> open_experts(const EngineOptions& options);
   Result<void> open_trace(const std::filesystem::path& path);
@@ -95,6 +105,10 @@ class Engine {
   std::unique_ptr<ModelWeights> weights_;
   MemoryPlan memory_;
   DiskChoice disk_;
+  std::optional<UsageHistory> usage_;
+  std::filesystem::path usage_path_;
+  std::uint64_t usage_at_start_ = 0;
+  std::vector<std::string> notices_;
   std::optional<RoutingModel> routing_;
   std::unique_ptr<ExpertSource> experts_;
   const StreamingExperts* streaming_ = nullptr;

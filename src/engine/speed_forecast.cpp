@@ -7,7 +7,10 @@ namespace colibri {
 SpeedForecast forecast_speed(const ForecastFacts& facts) {
   SpeedForecast forecast;
   forecast.bytes_per_token = facts.bytes_per_token;
-  if (facts.experts > 0) {
+  if (facts.share_of_hottest && facts.slots < facts.experts) {
+    forecast.hit_rate = *facts.share_of_hottest;
+    forecast.hit_source = "share of earlier runs' choices that fell on as many of the hottest experts";
+  } else if (facts.experts > 0) {
     forecast.hit_rate = std::min(static_cast<double>(facts.slots) / static_cast<double>(facts.experts), 1.0);
     forecast.hit_source = "share of the experts in memory, as if all were used equally often";
   }

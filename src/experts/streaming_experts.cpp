@@ -48,8 +48,9 @@ Result<std::unique_ptr<StreamingExperts>> StreamingExperts::open(const Checkpoin
       new StreamingExperts(std::move(plans), std::move(directory), std::move(arena), std::move(reader), options));
 }
 
-void StreamingExperts::pin(std::span<const Pin> pins) {
-  for (const Pin& p : pins) {
+void StreamingExperts::pin(std::span<const ExpertKey> pins) {
+  for (const ExpertKey& p : pins) {
+    if (static_cast<std::size_t>(p.expert) >= plans_[static_cast<std::size_t>(p.layer)].size()) continue;  // a dense layer's
     const auto place = directory_.pin(p.layer, p.expert);
     if (!place) return;
     if (place->slot != CacheDirectory::kNone) start_read(p.layer, p.expert, place->slot, ReadPriority::kPrefetch);
@@ -82,6 +83,7 @@ Result<void> StreamingExperts::request(std::int64_t layer, std::span<const std::
   ids_.assign(ids.begin(), ids.end());
   predicted_.clear();
   directory_.request(layer, ids, rows, slots_);
+  if (options_.usage != nullptr) options_.usage->add(layer, ids, rows);
   stages_.assign(ids.size(), Stage::kNeedsSlot);
   ready_.clear();
   unfinished_ = ids.size();

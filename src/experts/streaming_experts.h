@@ -11,6 +11,7 @@
 #include "experts/expert_source.h"
 #include "experts/record_reader.h"
 #include "experts/slab_arena.h"
+#include "experts/usage_history.h"
 
 namespace colibri {
 
@@ -19,6 +20,7 @@ struct StreamingOptions {
   ReaderOptions reader;
   std::string policy = "default";  // by name, see cache_policy.h
   bool prefetch = true;            // read what the next layer will probably need
+  UsageHistory* usage = nullptr;   // counts what is requested; must outlive the source
   FileOps* file_ops = nullptr;     // for tests
 };
 
@@ -41,12 +43,9 @@ class StreamingExperts final : public ExpertSource {
                                                         const std::vector<std::vector<ExpertRecord>>& records, std::int64_t top_k,
                                                         const StreamingOptions& options, ThreadTeam& team);
 
-  // Keeps experts in memory for good, in this order, while there is room; read in the background.
-  struct Pin {
-    std::int64_t layer = 0;
-    std::int32_t expert = 0;
-  };
-  void pin(std::span<const Pin> pins);
+  // Keeps experts in memory for good, in this order, while there is room; read in the background. Layer and expert: inside
+  // the model's shape; a layer without routed experts is passed over.
+  void pin(std::span<const ExpertKey> pins);
 
   void begin_step(StepPhase phase, std::int64_t rows) override;
   void abandon_step() override;

@@ -126,4 +126,12 @@ std::vector<ExpertKey> UsageHistory::pin_set(std::int64_t slots) const {
   return hottest(static_cast<std::int64_t>(static_cast<double>(slots) * share));
 }
 
+std::optional<double> UsageHistory::share_of_hottest(std::int64_t slots) const {
+  const std::uint64_t seen = total();
+  if (seen < kLeastHistory) return std::nullopt;
+  std::uint64_t found = 0;
+  for (const ExpertKey& key : hottest(slots)) found += count(key.layer, key.expert);
+  return static_cast<double>(found) / static_cast<double>(seen);
+}
+
 }  // namespace colibri

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,6 +44,9 @@ class UsageHistory {
   // The most used experts, the hottest first, that a cache of so many slots should keep for good: none before there is a
   // history worth the name, then a growing number, at most half the slots. The rest of the slots follows the text at hand.
   std::vector<ExpertKey> pin_set(std::int64_t slots) const;
+  // The share of all choices so far that fell on the `slots` most used experts; nullopt before there is a history worth
+  // the name. What a cache that holds just those would have found in memory.
+  std::optional<double> share_of_hottest(std::int64_t slots) const;
   // The `limit` most used experts, the hottest first, without those never used.
   std::vector<ExpertKey> hottest(std::int64_t limit) const;
 

@@ -54,8 +54,10 @@ bool catches_interrupt(pid_t process) {
 }
 
 [[noreturn]] void become_coli(const std::vector<std::string>& arguments, const ChildOptions& options) {
-  for (const char* name : {"COLI_MODEL", "COLI_NO_OMP_TUNE", "TF", "DEBUG_LOGITS", "DIRECT", "PIPE", "PIPE_WORKERS"})
+  for (const char* name : {"COLI_MODEL", "COLI_NO_OMP_TUNE", "TF", "DEBUG_LOGITS", "DIRECT", "PIPE", "PIPE_WORKERS", "COLI_USAGE",
+                           "COLI_USAGE_DECAY", "AUTOPIN"})
     unsetenv(name);
+  setenv("USAGE_SAVE", "0", 1);  // tests leave no history beside the demo model
   for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
   std::vector<std::string> words = {COLI_PROGRAM};
   words.insert(words.end(), arguments.begin(), arguments.end());

@@ -77,6 +77,31 @@ TEST(Plan, SaysHowExpertsAreReadAndWhoDecidedThat) {
   EXPECT_EQ(run_coli({"plan", "--direct", "maybe"}).exit_code, 2);
 }
 
+TEST(Run, TheUsageHistoryIsKeptIgnoredOrReported) {
+  const TempDir dir;
+  const std::string file = dir.path() / "usage";
+  const ChildOptions keep{.environment = {{"COLI_USAGE", file}, {"USAGE_SAVE", "1"}}};
+  const ChildOptions read{.environment = {{"COLI_USAGE", file}, {"USAGE_SAVE", "0"}}};
+  const std::vector<std::string> arguments = {"--cache-experts", "30", "--temp", "0", "-n", "4", kFox};
+  std::vector<std::string> without = arguments;
+  without.emplace_back("--no-usage");
+  const json first = run_json(without, keep);
+  EXPECT_FALSE(std::filesystem::exists(file));
+  run_json(arguments, read);
+  EXPECT_FALSE(std::filesystem::exists(file));
+  EXPECT_EQ(run_json(arguments, keep)["logits_hash"], first["logits_hash"]);
+  ASSERT_TRUE(std::filesystem::exists(file));
+  std::ofstream(file) << "no history\n";
+  std::vector<std::string> damaged = arguments;
+  damaged.insert(damaged.begin(), "run");
+  const ChildResult result = run_coli(damaged, keep);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.err.find("usage history"), std::string::npos) << result.err;
+  const ChildResult decay = run_coli(damaged, {.environment = {{"COLI_USAGE_DECAY", "2"}}});
+  EXPECT_EQ(decay.exit_code, 1);
+  EXPECT_NE(decay.err.find("COLI_USAGE_DECAY"), std::string::npos) << decay.err;
+}
+
 TEST(Run, GreedyTextIsTheReferences) {
   std::ifstream file(demo_model() + "/expected.json");
   const json expected = json::parse(file)["cases"][0];
