@@ -73,10 +73,10 @@ bool any_sampled(const GenerateStats& s) { return s.decode_tokens > 0 || s.reaso
 std::string describe(const GenerateStats& s) {
   const bool sampled = any_sampled(s);
   return fmt::format(
-      "prompt {} tokens, {:.2f} s, {:.1f} tok/s; answer {} tokens, {:.2f} s, {:.1f} tok/s;{} peak memory {}; ended by {}{}",
+      "prompt {} tokens, {:.2f} s, {:.1f} tok/s; answer {} tokens, {:.2f} s, {:.1f} tok/s;{} peak memory {} of {}; ended by {}{}",
       s.prompt_tokens, s.prompt_seconds, rate(s.prompt_tokens, s.prompt_seconds), s.decode_tokens, s.decode_seconds,
       rate(s.decode_steps, s.decode_seconds), sampled ? fmt::format(" first token after {:.2f} s;", s.first_token_seconds) : "",
-      human_bytes(s.peak_memory_bytes), reason_name(s.reason),
+      human_bytes(s.peak_memory_bytes), human_bytes(s.memory_budget_bytes), reason_name(s.reason),
       sampled ? fmt::format("; logits_hash {:016x}", s.logits_hash) : "");
 }
 
@@ -92,6 +92,22 @@ double gigabytes_per_second(const ReaderStats& reader) {
 
 }  // namespace
 
+namespace {
+
+// Of the answer's tokens; what was read includes wrong guesses.
+struct PerToken {
+  double needed = 0, read = 0, bytes = 0;
+};
+PerToken experts_per_token(const GenerateStats& s) {
+  if (s.decode_steps == 0) return {};
+  const CacheCounts& d = s.experts.decode;
+  const auto steps = static_cast<double>(s.decode_steps);
+  const double read = static_cast<double>(d.needed - d.hits + d.prefetched + d.unused) / steps;
+  return {static_cast<double>(d.needed) / steps, read, read * static_cast<double>(s.experts.expert_bytes)};
+}
+
+}  // namespace
+
 std::string describe_phases(const GenerateStats& s) {
   const PhaseTimes& p = s.phases;
   std::string text = fmt::format(
@@ -101,13 +117,15 @@ std::string describe_phases(const GenerateStats& s) {
   if (!s.streamed) return text;
   const CacheCounts& d = s.experts.decode;
   const std::uint64_t cached = d.hits - d.pinned - d.prefetched;
+  const PerToken per_token = experts_per_token(s);
   text += fmt::format(
       "\ncoli: experts: answer hit {:.1f} % (pinned {:.1f}, cached {:.1f}, prefetched {:.1f}), prompt hit {:.1f} %; {} read, "
       "{:.2f} GB/s; "
-      "{} predicted and not needed",
+      "{} predicted and not needed; per token {:.1f} experts, {:.1f} of them read ({})",
       share(d.hits, d.needed), share(d.pinned, d.needed), share(cached, d.needed), share(d.prefetched, d.needed),
       share(s.experts.prefill.hits, s.experts.prefill.needed), human_bytes(s.experts.reader.bytes),
-      gigabytes_per_second(s.experts.reader), d.unused + s.experts.prefill.unused);
+      gigabytes_per_second(s.experts.reader), d.unused + s.experts.prefill.unused, per_token.needed, per_token.read,
+      human_bytes(static_cast<std::uint64_t>(per_token.bytes)));
   return text;
 }
 
@@ -122,6 +140,7 @@ nlohmann::json to_json(const GenerateStats& s) {
       {"decode_tok_s", rate(s.decode_steps, s.decode_seconds)},
       {"first_token_seconds", s.first_token_seconds},
       {"peak_memory_bytes", s.peak_memory_bytes},
+      {"memory_budget_bytes", s.memory_budget_bytes},
       {"stop_reason", reason_name(s.reason)},
       {"logits_hash", fmt::format("{:016x}", s.logits_hash)},
       {"seconds",
@@ -141,7 +160,9 @@ nlohmann::json to_json(const GenerateStats& s) {
               {"prefetched", c.prefetched},
               {"predicted_unused", c.unused}};
     };
-    out["experts"] = {{"prompt", counts(s.experts.prefill)},
+    const PerToken per_token = experts_per_token(s);
+    out["experts"] = {{"per_token", {{"needed", per_token.needed}, {"read", per_token.read}, {"bytes", per_token.bytes}}},
+                      {"prompt", counts(s.experts.prefill)},
                       {"answer", counts(s.experts.decode)},
                       {"bytes_read", s.experts.reader.bytes},
                       {"gb_per_second", gigabytes_per_second(s.experts.reader)}};

@@ -75,6 +75,7 @@ Result<GenerateStats> generate(Session& session, std::span<const std::int32_t> p
   stats.streamed = streaming != nullptr;
   if (streaming) stats.experts = streaming->stats().since(experts_before);
   stats.peak_memory_bytes = peak_resident_bytes();
+  stats.memory_budget_bytes = session.engine().memory().budget;
   stats.logits_hash = hash.value();
   return stats;
 }

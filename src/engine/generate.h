@@ -26,10 +26,11 @@ struct GenerateStats {
   double decode_seconds = 0;
   double first_token_seconds = 0;  // from the start until the first token was known
   std::uint64_t peak_memory_bytes = 0;
-  std::uint64_t logits_hash = 0;  // XXH3 (64 bit) over every logit vector sampled from, little-endian f32
-  PhaseTimes phases;              // where prompt and answer spent their time in the graph
-  bool streamed = false;          // experts came through the cache:
-  StreamingStats experts;         // what the cache and the disk did meanwhile
+  std::uint64_t memory_budget_bytes = 0;  // that the memory plan kept to
+  std::uint64_t logits_hash = 0;          // XXH3 (64 bit) over every logit vector sampled from, little-endian f32
+  PhaseTimes phases;                      // where prompt and answer spent their time in the graph
+  bool streamed = false;                  // experts came through the cache:
+  StreamingStats experts;                 // what the cache and the disk did meanwhile
   StopReason reason = StopReason::kMaxTokens;
 };
 

@@ -242,8 +242,12 @@ StreamingStats StreamingStats::since(const StreamingStats& before) const {
 }
 
 StreamingStats StreamingExperts::stats() const {
-  return {directory_.counts(StepPhase::kPrefill), directory_.counts(StepPhase::kDecode), reader_->stats(),
-          steps_[static_cast<std::size_t>(StepPhase::kPrefill)], steps_[static_cast<std::size_t>(StepPhase::kDecode)]};
+  return {directory_.counts(StepPhase::kPrefill),
+          directory_.counts(StepPhase::kDecode),
+          reader_->stats(),
+          steps_[static_cast<std::size_t>(StepPhase::kPrefill)],
+          steps_[static_cast<std::size_t>(StepPhase::kDecode)],
+          expert_bytes_};
 }
 
 }  // namespace colibri

@@ -28,6 +28,7 @@ struct StreamingStats {
   CacheCounts prefill, decode;
   ReaderStats reader;
   std::uint64_t steps_prefill = 0, steps_decode = 0;
+  std::uint64_t expert_bytes = 0;  // one expert's, on disk
 
   StreamingStats since(const StreamingStats& before) const;
 };

@@ -1,13 +1,12 @@
 // coli convert, verify and synth.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 
 #include "child.h"
+#include "temp_dir.h"
 
 namespace colibri {
 namespace {
@@ -17,22 +16,6 @@ namespace fs = std::filesystem;
 
 const std::string kCases = COLIBRI_SOURCE_DIR "/tests/oracle/cases/";
 
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "coli-convert-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary directory");
-    path_ = name;
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const char* name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
-
 json parse(const ChildResult& result) {
   json parsed = json::parse(result.out, nullptr, false);
   EXPECT_FALSE(parsed.is_discarded()) << result.out << result.err;
@@ -40,7 +23,7 @@ json parse(const ChildResult& result) {
 }
 
 TEST(Convert, QuantisesAndTheResultIsWholeAndRuns) {
-  const Folder dir;
+  const TempDir dir;
   const ChildResult result = run_coli(
       {"convert", kCases + "glm-dsa-tiny", dir / "m", "--experts", "int4-g64", "--dense", "int8", "--io", "int8", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -65,7 +48,7 @@ TEST(Convert, QuantisesAndTheResultIsWholeAndRuns) {
 }
 
 TEST(Convert, PackedDemoModelAnswersLikeThePlainOne) {
-  const Folder dir;
+  const TempDir dir;
   const ChildResult result = run_coli({"convert", demo_model(), dir / "m", "--pack"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("as it was"), std::string::npos) << result.out;
@@ -83,7 +66,7 @@ TEST(Convert, PackedDemoModelAnswersLikeThePlainOne) {
 }
 
 TEST(Info, AGroupSizeWithoutFastKernelsIsNoted) {
-  const Folder dir;
+  const TempDir dir;
   ASSERT_EQ(run_coli({"convert", kCases + "glm-dsa-tiny-g64", dir / "m", "--pack"}).exit_code, 0);
   const auto noted = [&] { return run_coli({"info", dir / "m"}).out.find("int4-grouped g72 runs slowly") != std::string::npos; };
   EXPECT_FALSE(noted());
@@ -101,7 +84,7 @@ TEST(Info, AGroupSizeWithoutFastKernelsIsNoted) {
 }
 
 TEST(Convert, Errors) {
-  const Folder dir;
+  const TempDir dir;
   ChildResult result = run_coli({"convert", kCases + "glm-dsa-tiny", dir / "m", "--experts", "int5"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_NE(result.err.find("int4-g64"), std::string::npos) << result.err;
@@ -114,7 +97,7 @@ TEST(Convert, Errors) {
 }
 
 TEST(Verify, ADamagedRecordFails) {
-  const Folder dir;
+  const TempDir dir;
   ASSERT_EQ(run_coli({"synth", "--like", "tiny", "--layers", "2", "--out", dir / "m"}).exit_code, 0);
   ASSERT_EQ(run_coli({"verify", dir / "m"}).exit_code, 0);
   {
@@ -133,7 +116,7 @@ TEST(Verify, ADamagedRecordFails) {
 }
 
 TEST(Synth, WritesAModelThatRunsAndSaysWhatItIs) {
-  const Folder dir;
+  const TempDir dir;
   const ChildResult made = run_coli({"synth", "--like", "tiny", "--layers", "2", "--vocab", "400", "--expert-count", "12",
                                      "--seed", "9", "--out", dir / "m", "--json"});
   ASSERT_EQ(made.exit_code, 0) << made.err;

@@ -1,29 +1,24 @@
 // coli replay on traces of the demo model.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "child.h"
+#include "temp_dir.h"
 
 namespace colibri {
 namespace {
 
 using nlohmann::json;
-namespace fs = std::filesystem;
 
 class Replay : public testing::Test {
  protected:
   Replay() {
-    std::string name = (fs::temp_directory_path() / "coli-replay-XXXXXX").string();
-    dir_ = mkdtemp(name.data());
-    trace_ = (dir_ / "trace").string();
     const ChildResult run = run_coli({"run", "--trace", trace_, "--seed", "3", "-n", "12", "Once upon a time"});
     EXPECT_EQ(run.exit_code, 0) << run.err;
   }
-  ~Replay() override { fs::remove_all(dir_); }
 
   static json parse(const ChildResult& result) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -32,8 +27,8 @@ class Replay : public testing::Test {
     return parsed;
   }
 
-  fs::path dir_;
-  std::string trace_;
+  const TempDir dir_;
+  const std::string trace_ = dir_ / "trace";
 };
 
 TEST_F(Replay, ComparesPoliciesWithTheOptimum) {
@@ -73,13 +68,13 @@ TEST_F(Replay, TheBoundLiesBetweenTheSlowerPartAndTheSum) {
 TEST_F(Replay, Errors) {
   EXPECT_EQ(run_coli({"replay", trace_, "--overlap"}).exit_code, 2);
   EXPECT_EQ(run_coli({"replay", trace_, "--overlap", "--disk", "1", "--policy", "none"}).exit_code, 1);
-  EXPECT_EQ(run_coli({"replay", (dir_ / "absent").string()}).exit_code, 1);
+  EXPECT_EQ(run_coli({"replay", dir_ / "absent"}).exit_code, 1);
   std::ofstream(dir_ / "noise") << "no trace at all";
-  const ChildResult noise = run_coli({"replay", (dir_ / "noise").string()});
+  const ChildResult noise = run_coli({"replay", dir_ / "noise"});
   EXPECT_EQ(noise.exit_code, 1);
   EXPECT_NE(noise.err.find("noise"), std::string::npos) << noise.err;
   std::ofstream(dir_ / "usage") << "1 2 three\n";
-  const ChildResult usage = run_coli({"replay", trace_, "--usage", (dir_ / "usage").string()});
+  const ChildResult usage = run_coli({"replay", trace_, "--usage", dir_ / "usage"});
   EXPECT_EQ(usage.exit_code, 1);
   EXPECT_NE(usage.err.find("usage"), std::string::npos) << usage.err;
 }

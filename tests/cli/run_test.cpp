@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "child.h"
+#include "temp_dir.h"
 
 namespace colibri {
 namespace {
@@ -34,21 +35,6 @@ void expect_error(const ChildResult& result, int exit_code, const std::string& p
   EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
   EXPECT_EQ(result.err.find('\n'), result.err.size() - 1) << result.err;
 }
-
-class TempDir {
- public:
-  TempDir() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "coli_test_XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TempDir() { std::filesystem::remove_all(path_); }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 TEST(Plan, SaysHowExpertsAreReadAndWhoDecidedThat) {
   const auto disk = [](std::vector<std::string> arguments, const ChildOptions& options) {
