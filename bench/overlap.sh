@@ -14,8 +14,9 @@ trap 'rm -rf "$work"' EXIT
 cold() { sync; [ -w /proc/sys/vm/drop_caches ] && echo 3 > /proc/sys/vm/drop_caches || true; }
 run() { "$coli" run --model "$model" --raw "a b c d e f g h" --temp 0 -n "$fresh" --ctx 1024 --cache-experts "$slots" --no-usage --json "$@" 2> /dev/null; }
 disk() { "$coli" plan --model "$model" --ctx 1024 --cache-experts "$slots" --no-usage --json | jq "$1"; }
-echo "disk: $(disk '.disk | "\(.bytes_per_second / 1e9) GB/s, direct \(.direct), \(.in_flight) in flight"')"
-rate=$(disk '.disk.bytes_per_second / 1e9')
+cold
+echo "disk: $(disk '.disk | "\(.gb_per_second) GB/s, direct \(.direct), \(.in_flight) in flight"')"
+rate=$(disk '.disk.gb_per_second')
 for round in $(seq "$rounds"); do
   cold
   run --trace "$work/real" > "$work/real.json"
