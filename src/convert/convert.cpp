@@ -198,7 +198,7 @@ Result<ConvertReport> convert_model(const std::filesystem::path& source, const s
   if (resolved.threads < 1) resolved.threads = available_cpus();
   ConvertMaker maker(checkpoint, plan.jobs, resolved.threads);
   COLIBRI_TRY(written, write_model(destination, plan.files, maker, resolved));
-  return ConvertReport{std::move(written), std::move(plan.formats), std::move(plan.notices)};
+  return ConvertReport{written, std::move(plan.formats), std::move(plan.notices)};
 }
 
 }  // namespace colibri
