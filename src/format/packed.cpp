@@ -130,6 +130,7 @@ Result<PackedIndex> PackedIndex::open(const Checkpoint& checkpoint) {
     for (const auto& [name, layout] : parsed->records) {
       const TensorInfo* tensor = checkpoint.find(name);
       const auto wrong = [&](const std::string& what) {
+        // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): it does not follow captured structured bindings
         return fail("{}: tensor {}: {}", shard.path.string(), in_quotes(name), what);
       };
       if (!tensor || tensor->range.shard != number) return wrong("listed as a packed expert, but the file does not hold it");
