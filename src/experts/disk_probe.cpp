@@ -215,7 +215,6 @@ DiskMemory parse_disk_memory(std::string_view text) {
     if (!device || !(words >> mode >> sample.in_flight >> gigabytes >> unit) || unit != "GB/s") continue;
     const bool known = (first == backend_name(ReadBackend::kThreads) || first == backend_name(ReadBackend::kRing)) &&
                        (mode == "direct" || mode == "buffered");
-    // NOLINTNEXTLINE(readability-simplify-boolean-expr): so written, a NaN is refused too
     if (!known || sample.in_flight < 1 || sample.in_flight > 64 || !(gigabytes > 0 && gigabytes < 1000)) continue;
     sample.backend = first == backend_name(ReadBackend::kRing) ? ReadBackend::kRing : ReadBackend::kThreads;
     sample.direct = mode == "direct";

@@ -47,7 +47,6 @@ Result<std::optional<SyntheticRouting>> parse_synthetic_routing(std::string_view
     const auto value = it->find(n.key);
     if (value == it->end()) continue;
     const double number = value->is_number() ? value->get<double>() : n.low - 1;
-    // NOLINTNEXTLINE(readability-simplify-boolean-expr): so written, a NaN is refused too
     if (!(number >= n.low && number <= n.high))
       return fail("config.json: {}.{}: expected a number from {} to {}", kSyntheticRoutingKey, n.key, n.low, n.high);
     routing.*n.field = number;
