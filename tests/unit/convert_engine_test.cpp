@@ -13,11 +13,14 @@
 #include "format/packed.h"
 #include "format/synthetic_routing.h"
 #include "format_test_util.h"
+#include "synth_test_util.h"
 
 namespace colibri {
 namespace {
 
 namespace fs = std::filesystem;
+using test::make;
+using test::tiny;
 const fs::path kRoot = COLIBRI_SOURCE_DIR;
 
 void expect_oracle(const fs::path& source, const fs::path& dir) {
@@ -56,23 +59,6 @@ INSTANTIATE_TEST_SUITE_P(Tree, PackedOracle,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
-
-SynthOptions tiny(std::int64_t layers = 2) {
-  SynthOptions options;
-  options.like = "tiny";
-  options.shape = *synth_shape("tiny");
-  options.sparse_layers = layers;
-  options.shard_bytes = 400 << 10;  // several shards
-  return options;
-}
-
-void make(const fs::path& dir, const SynthOptions& options, int threads = 2) {
-  WriteOptions write;
-  write.threads = threads;
-  const auto report = synthesize_model(dir, options, write);
-  ASSERT_TRUE(report) << report.error().message;
-  EXPECT_FALSE(report->stopped);
-}
 
 // Runs some tokens through the model and returns the logits of the last.
 std::vector<float> run(const fs::path& dir, double* largest_state = nullptr) {

@@ -4,6 +4,7 @@
 #include "convert/synth.h"
 #include "convert/synth_jobs.h"
 #include "format_test_util.h"
+#include "synth_test_util.h"
 #if COLIBRI_TEST_TEXT
 #include "text/tokenizer.h"
 #endif
@@ -12,23 +13,8 @@ namespace colibri {
 namespace {
 
 namespace fs = std::filesystem;
-
-SynthOptions tiny(std::int64_t layers = 2) {
-  SynthOptions options;
-  options.like = "tiny";
-  options.shape = *synth_shape("tiny");
-  options.sparse_layers = layers;
-  options.shard_bytes = 400 << 10;  // several shards
-  return options;
-}
-
-void make(const fs::path& dir, const SynthOptions& options, int threads = 2) {
-  WriteOptions write;
-  write.threads = threads;
-  const auto report = synthesize_model(dir, options, write);
-  ASSERT_TRUE(report) << report.error().message;
-  EXPECT_FALSE(report->stopped);
-}
+using test::make;
+using test::tiny;
 
 std::map<std::string, std::string> contents(const fs::path& dir) {
   std::map<std::string, std::string> files;
