@@ -218,10 +218,13 @@ Result<void> Engine::open_trace(const std::filesystem::path& path) {
 }
 
 bool Engine::packed() const {
+  bool any = false;
   for (const auto& layer : weights_->experts)
-    for (const ExpertRecord& record : layer)
+    for (const ExpertRecord& record : layer) {
       if (record.packed.bytes == 0) return false;
-  return !weights_->experts.empty();
+      any = true;
+    }
+  return any;
 }
 
 Result<void> Engine::finish_trace() { return trace_ ? trace_->finish() : Result<void>{}; }

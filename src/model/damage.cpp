@@ -37,7 +37,7 @@ std::optional<std::string> describe_damage(const Matrix& m, ThreadTeam& team) {
   return fmt::format("the weight in row {}, column {} is {}, expected a finite number", r, bad - row.begin(), *bad);
 }
 
-constexpr const char* kWhatToDo = "the file is damaged: fetch or convert it again";
+constexpr const char* kAdvice = "the file is damaged: fetch or convert it again";
 
 // Whether its bytes came from memory or from the disk makes no difference, so every expert is read anew.
 Result<void> search_expert(const ModelWeights& weights, const Suspects& suspects, std::int32_t expert, ThreadTeam& team) {
@@ -47,7 +47,7 @@ Result<void> search_expert(const ModelWeights& weights, const Suspects& suspects
     COLIBRI_TRY(matrix, weights.checkpoint().read_matrix(*source, bytes.data()));
     if (const auto found = describe_damage(matrix, team))
       return fail("{}: {} of expert {}: {}; {} (noticed in {})", weights.checkpoint().owner(source->data), name, expert, *found,
-                  kWhatToDo, suspects.where);
+                  kAdvice, suspects.where);
   }
   return {};
 }
@@ -73,7 +73,7 @@ Error find_damage(const ModelWeights& weights, const Suspects& suspects, ThreadT
   for (const Matrix* m : suspects.matrices) {
     if (m->rows == 0) continue;
     if (const auto found = describe_damage(*m, team))
-      return {fmt::format("{}: {}; {} (noticed in {})", weights.checkpoint().owner(weights.source_of(*m).data), *found, kWhatToDo,
+      return {fmt::format("{}: {}; {} (noticed in {})", weights.checkpoint().owner(weights.source_of(*m).data), *found, kAdvice,
                           suspects.where)};
   }
   for (const std::int32_t expert : suspects.experts)
