@@ -184,8 +184,10 @@ void FeedForward::predict_next(const LayerWeights& next, std::int64_t index, std
   std::vector<bool> seen(static_cast<std::size_t>(expert_count_));
   for (std::int64_t r = 0; r < rows; ++r) {
     const Row& row = step[static_cast<std::size_t>(r)];
-    if (!choose(next, index, row, logits + r * expert_count_, ranked, weights)) return;  // the layer itself will report it
-    if (routing_) routing_->predict(row.position, index, ranked);
+    if (routing_)
+      routing_->predict(row.position, index, ranked);
+    else if (!choose(next, index, row, logits + r * expert_count_, ranked, weights))
+      return;  // the layer itself will report it
     for (const std::int32_t id : ranked) {
       if (seen[static_cast<std::size_t>(id)]) continue;
       seen[static_cast<std::size_t>(id)] = true;
