@@ -1,0 +1,29 @@
+// DSA's lightning indexer: keys, scores and the choice of positions, on the device (rules C5, C7, C9 and C11).
+#pragma once
+
+#include "gpu/products.h"
+#include "gpu/step_rows.h"
+
+namespace colibri::gpu {
+
+struct IndexerShape {
+  std::int64_t heads = 0, head_dim = 0, rope = 0, top_k = 0;
+  float dot_scale = 0, head_scale = 0;  // rule C11's constants
+};
+
+// keys: f32[rows][head_dim], the wk products. LayerNorm (eps 1e-6), the first rope dimensions rotated, into each row's cache.
+// Values of keys that are not finite set kDamageIndexer.
+void write_index_keys(Encoder& encoder, const IndexerShape& shape, const StepTable& step, Address keys, Address norm_weight,
+                      Address norm_bias, Address damage);
+
+// queries: f32[rows][heads][head_dim], head_weights: f32[rows][heads]; not finite: kDamageIndexer. Fills selection for every
+// row: count 0 for rows that see at most top_k positions. The rows' own keys must have been written, with a barrier between.
+// Scores of as many rows as fit into scratch are formed at a time; it holds at least indexer_scratch_bytes(shape, 1, longest).
+// A NaN score sets kDamageIndexer. Only rows that see more than top_k cost anything beyond a check: when step.longest <= top_k
+// no scores are formed.
+void select_positions(Encoder& encoder, const ProductPlan& plan, const IndexerShape& shape, const StepTable& step, Address queries,
+                      Address head_weights, const SelectionTable& selection, Address scratch, std::uint64_t scratch_bytes,
+                      Address damage);
+std::uint64_t indexer_scratch_bytes(const IndexerShape& shape, std::int64_t rows, std::int64_t longest);
+
+}  // namespace colibri::gpu

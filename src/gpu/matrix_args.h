@@ -1,0 +1,19 @@
+// Weight matrices as kernels take them.
+#pragma once
+
+#include "format/matrix.h"
+#include "gpu/encoder.h"
+#include "gpu/kernels/shared.h"
+
+namespace colibri::gpu {
+
+// The same view at the device's addresses; the encoder fails when the matrix is not in registered memory.
+MatrixArgs matrix_args(Encoder& encoder, const Matrix& m);
+
+// Rows of 32-bit floats in device memory, stride floats apart.
+struct Rows {
+  Address data = 0;
+  std::int64_t count = 0, cols = 0, stride = 0;
+};
+
+}  // namespace colibri::gpu

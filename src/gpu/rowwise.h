@@ -1,0 +1,33 @@
+// Operations on each row or element: norms, activations, residual sums, the router's choice.
+#pragma once
+
+#include "gpu/matrix_args.h"
+
+namespace colibri::gpu {
+
+// Rule C5: out row = RMSNorm of x row. weight: f32[x.cols]. out may be x.
+void rms_norm(Encoder& encoder, const Rows& x, Address weight, float eps, Address out, std::int64_t out_stride);
+
+// out = silu(gate) * up, n floats. out may be gate.
+void swiglu(Encoder& encoder, Address gate, Address up, Address out, std::int64_t n);
+
+// out = a + b, n floats; a value that is not finite sets `bit` in *damage (u32; 0: not looked at).
+void add(Encoder& encoder, Address a, Address b, Address out, std::int64_t n, Address damage, std::uint32_t bit);
+
+// Sets `bit` in *damage when one of n floats is not finite.
+void check_finite(Encoder& encoder, Address x, std::int64_t n, Address damage, std::uint32_t bit);
+
+// Rule C10, sigmoid routers. logits: f32[rows][experts]; bias: f32[experts]; chosen: i32[rows][per_token] in rank order;
+// weights: f32[rows][per_token]. A logit that is not finite sets kDamageRouter (and the row's choice is unspecified).
+struct RouterShape {
+  std::int64_t experts = 0, per_token = 0;
+  bool renormalise = true;
+  float factor = 1;
+};
+void route(Encoder& encoder, const RouterShape& shape, std::int64_t rows, Address logits, Address bias, Address chosen,
+           Address weights, Address damage);
+
+// Rule C12: out row r = the real weights of row ids[r] of w. ids: i32[rows].
+void embed(Encoder& encoder, const Matrix& w, Address ids, std::int64_t rows, Address out);
+
+}  // namespace colibri::gpu
