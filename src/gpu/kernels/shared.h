@@ -5,7 +5,7 @@
 #include <metal_stdlib>
 #define COLI_IN(T) device const T*  // what a kernel reads
 #define COLI_OUT(T) device T*       // what it writes
-#define COLI_SHARED_STRUCT(name, bytes)
+#define COLI_SHARED_STRUCT(name, bytes) static_assert(sizeof(name) == (bytes), "layout")
 using u32 = uint;
 using i32 = int;
 using u64 = ulong;
@@ -24,7 +24,7 @@ using i32 = std::int32_t;
 using u64 = std::uint64_t;
 #endif
 
-// A weight matrix in its stored format (colibri::Matrix), at the device's addresses. 64 bytes.
+// A weight matrix in its stored format (colibri::Matrix), at the device's addresses.
 struct MatrixArgs {
   COLI_IN(unsigned char) data;
   COLI_IN(float) scales;
@@ -37,7 +37,7 @@ struct MatrixArgs {
   u32 aligned;     // rows start at multiples of 16 bytes: vector loads are allowed
   u32 pad;
 };
-COLI_SHARED_STRUCT(MatrixArgs, 64);
+COLI_SHARED_STRUCT(MatrixArgs, 56);
 
 #ifndef __METAL_VERSION__
 }  // namespace colibri::gpu
