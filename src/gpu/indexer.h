@@ -1,14 +1,14 @@
-// DSA's lightning indexer: keys, scores and the choice of positions, on the device (rules C5, C7, C9 and C11).
+// DSA's lightning indexer: keys, scores and the choice of positions, on the device (rules C5, C7, C9 and C11 of
+// docs/numerics.md).
 #pragma once
 
-#include "gpu/products.h"
 #include "gpu/step_rows.h"
 
 namespace colibri::gpu {
 
 struct IndexerShape {
-  std::int64_t heads = 0, head_dim = 0, rope = 0, top_k = 0;
-  float dot_scale = 0, head_scale = 0;  // rule C11's constants
+  std::int64_t heads = 0, head_dim = 0, rope = 0, top_k = 0;  // rope: even, at most head_dim
+  float dot_scale = 0, head_scale = 0;                        // rule C11's constants
 };
 
 // keys: f32[rows][head_dim], the wk products. LayerNorm (eps 1e-6), the first rope dimensions rotated, into each row's cache.
@@ -18,12 +18,17 @@ void write_index_keys(Encoder& encoder, const IndexerShape& shape, const StepTab
 
 // queries: f32[rows][heads][head_dim], head_weights: f32[rows][heads]; not finite: kDamageIndexer. Fills selection for every
 // row: count 0 for rows that see at most top_k positions. The rows' own keys must have been written, with a barrier between.
-// Scores of as many rows as fit into scratch are formed at a time; it holds at least indexer_scratch_bytes(shape, 1, longest).
-// A NaN score sets kDamageIndexer. Only rows that see more than top_k cost anything beyond a check: when step.longest <= top_k
-// no scores are formed.
-void select_positions(Encoder& encoder, const ProductPlan& plan, const IndexerShape& shape, const StepTable& step, Address queries,
-                      Address head_weights, const SelectionTable& selection, Address scratch, std::uint64_t scratch_bytes,
-                      Address damage);
+// Scores of as many rows as fit into scratch are formed at a time; it lies at a multiple of 16 and holds at least
+// indexer_scratch_bytes(shape, 1, longest). A NaN score sets kDamageIndexer; the row's choice then means nothing, but it is
+// still of top_k different positions that the row sees. Only rows that see more than top_k cost anything beyond a check: when
+// step.longest <= top_k no scores are formed.
+void select_positions(Encoder& encoder, const IndexerShape& shape, const StepTable& step, Address queries, Address head_weights,
+                      const SelectionTable& selection, Address scratch, std::uint64_t scratch_bytes, Address damage);
 std::uint64_t indexer_scratch_bytes(const IndexerShape& shape, std::int64_t rows, std::int64_t longest);
+
+// The last step of select_positions alone, for the rows [first_row, first_row + count) of the step: scores is
+// f32[count][score_stride], score_stride a multiple of 4, scores at a multiple of 16.
+void select_best(Encoder& encoder, const StepTable& step, std::int64_t first_row, std::int64_t count, std::int64_t top_k,
+                 Address scores, std::int64_t score_stride, const SelectionTable& selection);
 
 }  // namespace colibri::gpu

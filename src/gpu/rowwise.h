@@ -1,4 +1,4 @@
-// Operations on each row or element: norms, activations, residual sums, the router's choice.
+// Operations on each row or element: norms, activations, residual sums.
 #pragma once
 
 #include "gpu/matrix_args.h"
@@ -16,16 +16,6 @@ void add(Encoder& encoder, Address a, Address b, Address out, std::int64_t n, Ad
 
 // Sets `bit` in *damage when one of n floats is not finite.
 void check_finite(Encoder& encoder, Address x, std::int64_t n, Address damage, std::uint32_t bit);
-
-// Rule C10, sigmoid routers. logits: f32[rows][experts]; bias: f32[experts]; chosen: i32[rows][per_token] in rank order;
-// weights: f32[rows][per_token]. A logit that is not finite sets kDamageRouter (and the row's choice is unspecified).
-struct RouterShape {
-  std::int64_t experts = 0, per_token = 0;
-  bool renormalise = true;
-  float factor = 1;
-};
-void route(Encoder& encoder, const RouterShape& shape, std::int64_t rows, Address logits, Address bias, Address chosen,
-           Address weights, Address damage);
 
 // Rule C12: out row r = the real weights of row ids[r] of w. ids: i32[rows].
 void embed(Encoder& encoder, const Matrix& w, Address ids, std::int64_t rows, Address out);
