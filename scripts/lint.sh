@@ -9,7 +9,7 @@ jobs=${JOBS:-$(nproc 2>/dev/null || sysctl -n hw.ncpu)}
 
 fix=""
 if [ "${1:-}" = --fix ]; then fix=yes; shift; fi
-if [ $# -gt 0 ]; then files="$*"; else files=$(git ls-files '*.cpp' '*.h'); fi
+if [ $# -gt 0 ]; then files="$*"; else files=$(git ls-files '*.cpp' '*.h' ':!apple/include'); fi
 
 format=clang-format-19
 command -v $format >/dev/null 2>&1 || format=clang-format

@@ -4,7 +4,8 @@
 #   scripts/setup.sh build    what `make` and `make demo` need (the default)
 #   scripts/setup.sh test     the same and what `make test` needs: GoogleTest, clang 19 with its sanitizers, the AArch64
 #                             compiler and emulator, npm (the tokenizers that some tests compare with are npm packages)
-#   scripts/setup.sh lint     the same as test, and clang-format and clang-tidy
+#   scripts/setup.sh macos    what `make macos-cross` needs on Debian: header-only libraries, clang 19, npm, dpkg-dev
+#   scripts/setup.sh lint     what test needs, and clang-format and clang-tidy
 #
 # Debian 12 and its relatives use apt (through sudo when not root); macOS uses Homebrew, which nobody has tried yet.
 set -eu
@@ -14,12 +15,14 @@ want=${1:-build}
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
-case $want in build | test | lint) ;; *) die "unknown set '$want': use build, test or lint" ;; esac
+case $want in build | test | macos | lint) ;; *) die "unknown set '$want': use build, test, macos or lint" ;; esac
 
 # --- Debian ------------------------------------------------------------------------------------------------------
 deb_build="g++ cmake ninja-build pkg-config nlohmann-json3-dev libcli11-dev libfmt-dev libexpected-dev libpcre2-dev
   libutf8proc-dev libedit-dev libxxhash-dev liburing-dev"
 deb_test="libgtest-dev googletest clang-19 libclang-rt-19-dev llvm-19 g++-aarch64-linux-gnu qemu-user"
+deb_macos="cmake ninja-build nlohmann-json3-dev libcli11-dev libfmt-dev libexpected-dev libedit-dev libxxhash-dev clang-19 llvm-19
+  dpkg-dev python3"
 deb_lint="clang-format-19 clang-tidy-19"
 
 # --- Homebrew (Apple's own clang is the compiler; sanitizers and AArch64 emulation are for Linux) --------------------
@@ -28,10 +31,11 @@ brew_test="googletest node"
 brew_lint="llvm"
 
 pick() {  # pick PREFIX: the packages of the wanted set
-  eval "b=\$$1_build t=\$$1_test l=\$$1_lint"
+  eval "b=\$$1_build t=\$$1_test m=\${$1_macos:-} l=\$$1_lint"
   case $want in
     build) echo $b ;;
     test) echo $b $t ;;
+    macos) echo $m ;;
     lint) echo $b $t $l ;;
   esac
 }
@@ -42,7 +46,7 @@ setup_apt() {
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || missing="$missing $package"
   done
   case $want in
-    test | lint) command -v npm >/dev/null 2>&1 || missing="$missing nodejs npm ca-certificates" ;;
+    test | macos | lint) command -v npm >/dev/null 2>&1 || missing="$missing nodejs npm ca-certificates" ;;
   esac
   [ -n "$missing" ] || return 0
 

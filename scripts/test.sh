@@ -28,6 +28,11 @@ if [ -x scripts/fetch_test_tokenizers.sh ]; then
   scripts/fetch_test_tokenizers.sh || echo "test: the test tokenizers could not be fetched; their tests will fail" >&2
 fi
 
+# So does Apple's API, for the type-checks of tests/apple.
+if [ "$(uname -s)-$(uname -m)" = Linux-x86_64 ]; then
+  scripts/fetch_apple_api.sh || echo "test: Apple's API could not be fetched; the apple tests will fail" >&2
+fi
+
 now() { date +%s; }
 failed=""
 summary=""
