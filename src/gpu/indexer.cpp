@@ -5,6 +5,7 @@
 #include <cassert>
 
 #include "gpu/kernels/indexer.h"
+#include "gpu/kernels/selection.h"
 
 namespace colibri::gpu {
 namespace {
@@ -21,14 +22,31 @@ std::int64_t lane_blocks(const IndexerShape& shape) {
 
 std::int64_t padded_dim(const IndexerShape& shape) { return round_up_to(shape.head_dim, 32 * lane_blocks(shape)); }
 
-// Scratch of one row, in floats: its rotated queries, then its scores.
-std::int64_t query_floats(const IndexerShape& shape) { return shape.heads * padded_dim(shape); }
 std::int64_t score_floats(std::int64_t longest) { return round_up_to(longest, 4); }
+
+// A row is cut into segments that have eight times as many positions as are chosen, so that few of them stay candidates; rows
+// of one or two segments are not worth it.
+std::int64_t segment_length(std::int64_t top_k) { return std::max<std::int64_t>(round_up_to(8 * top_k, 4), 4096); }
+std::int64_t segment_count(std::int64_t top_k, std::int64_t longest) {
+  const std::int64_t segment = segment_length(top_k);
+  return longest > 2 * segment ? (longest + segment - 1) / segment : 1;
+}
+std::int64_t candidate_floats(std::int64_t top_k, std::int64_t longest) {
+  const std::int64_t segments = segment_count(top_k, longest);
+  return segments > 1 ? round_up_to(segments * top_k, 4) : 0;
+}
 
 }  // namespace
 
+std::uint64_t select_scratch_bytes(std::int64_t rows, std::int64_t top_k, std::int64_t longest) {
+  return static_cast<std::uint64_t>(rows * candidate_floats(top_k, longest)) * (sizeof(float) + sizeof(i32));
+}
+
+std::int64_t rotated_query_floats(const IndexerShape& shape) { return shape.heads * padded_dim(shape); }
+
 std::uint64_t indexer_scratch_bytes(const IndexerShape& shape, std::int64_t rows, std::int64_t longest) {
-  return static_cast<std::uint64_t>(rows * (query_floats(shape) + score_floats(longest))) * sizeof(float);
+  return static_cast<std::uint64_t>(rows * (rotated_query_floats(shape) + score_floats(longest))) * sizeof(float) +
+         select_scratch_bytes(rows, shape.top_k, longest);
 }
 
 void write_index_keys(Encoder& encoder, const IndexerShape& shape, const StepTable& step, Address keys, Address norm_weight,
@@ -48,72 +66,89 @@ void write_index_keys(Encoder& encoder, const IndexerShape& shape, const StepTab
   encoder.dispatch({"indexer", "index_keys"}, a, {step.count}, 32);
 }
 
-void select_best(Encoder& encoder, const StepTable& step, std::int64_t first_row, std::int64_t count, std::int64_t top_k,
-                 Address scores, std::int64_t score_stride, const SelectionTable& selection) {
-  assert(scores % 16 == 0 && score_stride % 4 == 0 && top_k <= selection.top_k);
-  IndexSelectArgs a{};
+void score_positions(Encoder& encoder, const IndexerShape& shape, const StepTable& step, RowRange range, Address queries,
+                     Address head_weights, Address rotated, Address scores, std::int64_t score_stride, Address damage) {
+  assert(shape.rope % 2 == 0 && shape.rope <= shape.head_dim);
+  IndexQueryArgs q{};
+  q.rows = step.rows;
+  q.queries = queries;
+  q.head_weights = head_weights;
+  q.cosine = step.cosine;
+  q.sine = step.sine;
+  q.rotated = rotated;
+  q.damage = damage;
+  q.heads = static_cast<u32>(shape.heads);
+  q.dims = static_cast<u32>(shape.head_dim);
+  q.padded = static_cast<u32>(padded_dim(shape));
+  q.rope = static_cast<u32>(shape.rope);
+  q.top_k = static_cast<u32>(shape.top_k);
+  q.first_row = static_cast<u32>(range.first);
+  encoder.dispatch({"indexer", "index_queries"}, q, {range.count * shape.heads}, 32);
+  if (step.longest <= shape.top_k) return;
+
+  assert(rotated % 16 == 0 && scores % 16 == 0 && score_stride % 4 == 0 && score_stride >= step.longest);
+  encoder.barrier();
+  IndexScoreArgs s{};
+  s.rows = step.rows;
+  s.rotated = rotated;
+  s.head_weights = head_weights;
+  s.scores = scores;
+  s.damage = damage;
+  s.heads = q.heads;
+  s.dims = q.dims;
+  s.padded = q.padded;
+  s.top_k = q.top_k;
+  s.first_row = q.first_row;
+  s.score_stride = static_cast<u32>(score_stride);
+  s.dot_scale = shape.dot_scale;
+  s.head_scale = shape.head_scale;
+  const auto blocks = static_cast<std::uint32_t>(lane_blocks(shape));
+  encoder.dispatch({"indexer", "index_scores", {blocks}}, s, {(step.longest + kIndexTile - 1) / kIndexTile, range.count},
+                   32 * blocks);
+  encoder.barrier();
+}
+
+void select_best(Encoder& encoder, const StepTable& step, RowRange range, std::int64_t top_k, Address scores,
+                 std::int64_t score_stride, const SelectionTable& selection, Address scratch) {
+  assert(scores % 16 == 0 && score_stride % 4 == 0 && scratch % 16 == 0 && top_k <= selection.top_k);
+  const std::int64_t candidates = candidate_floats(top_k, step.longest);
+  SelectArgs a{};
   a.rows = step.rows;
   a.scores = scores;
+  a.candidate_scores = scratch;
+  a.candidates = scratch + static_cast<Address>(range.count * candidates) * sizeof(float);
   a.chosen = selection.chosen;
   a.counts = selection.counts;
   a.top_k = static_cast<u32>(top_k);
   a.chosen_stride = static_cast<u32>(selection.top_k);
-  a.first_row = static_cast<u32>(first_row);
+  a.first_row = static_cast<u32>(range.first);
   a.score_stride = static_cast<u32>(score_stride);
-  encoder.dispatch({"indexer", "index_select"}, a, {count}, kSelectThreads);
+  a.candidate_stride = static_cast<u32>(candidates);
+  a.segment = static_cast<u32>(segment_length(top_k));
+  const std::int64_t segments = segment_count(top_k, step.longest);
+  if (segments > 1) {
+    encoder.dispatch({"selection", "select_best", {kSelectSegments}}, a, {segments, range.count}, kSelectThreads);
+    encoder.barrier();
+  }
+  encoder.dispatch({"selection", "select_best", {segments > 1 ? kSelectCandidates : kSelectWhole}}, a, {1, range.count},
+                   kSelectThreads);
 }
 
 void select_positions(Encoder& encoder, const IndexerShape& shape, const StepTable& step, Address queries, Address head_weights,
                       const SelectionTable& selection, Address scratch, std::uint64_t scratch_bytes, Address damage) {
-  const std::int64_t score_stride = score_floats(step.longest), blocks = lane_blocks(shape);
-  const bool selects = step.longest > shape.top_k;
-  std::int64_t wave = step.count;
-  if (selects) {
-    assert(scratch % 16 == 0 && scratch_bytes >= indexer_scratch_bytes(shape, 1, step.longest));
-    wave = std::min(static_cast<std::int64_t>(scratch_bytes / indexer_scratch_bytes(shape, 1, step.longest)), kMaxGroupsYZ);
+  std::int64_t wave = kMaxGroupsYZ;  // rows whose scores are formed together
+  if (step.longest > shape.top_k) {
+    const std::uint64_t one = indexer_scratch_bytes(shape, 1, step.longest);
+    assert(scratch % 16 == 0 && scratch_bytes >= one);
+    wave = std::min(static_cast<std::int64_t>(scratch_bytes / one), wave);
   }
   for (std::int64_t first = 0; first < step.count; first += wave) {
-    const std::int64_t count = std::min(wave, step.count - first);
-    const Address scores = scratch + static_cast<Address>(count * query_floats(shape)) * sizeof(float);
+    const RowRange range{first, std::min(wave, step.count - first)};
+    const Address scores = scratch + static_cast<Address>(range.count * rotated_query_floats(shape)) * sizeof(float);
+    const Address candidates = scores + static_cast<Address>(range.count * score_floats(step.longest)) * sizeof(float);
     if (first > 0) encoder.barrier();  // the scratch is used again
-
-    IndexQueryArgs q{};
-    q.rows = step.rows;
-    q.queries = queries;
-    q.head_weights = head_weights;
-    q.cosine = step.cosine;
-    q.sine = step.sine;
-    q.rotated = scratch;
-    q.damage = damage;
-    q.heads = static_cast<u32>(shape.heads);
-    q.dims = static_cast<u32>(shape.head_dim);
-    q.padded = static_cast<u32>(padded_dim(shape));
-    q.rope = static_cast<u32>(shape.rope);
-    q.top_k = static_cast<u32>(shape.top_k);
-    q.first_row = static_cast<u32>(first);
-    encoder.dispatch({"indexer", "index_queries"}, q, {count * shape.heads}, 32);
-
-    if (selects) {
-      encoder.barrier();
-      IndexScoreArgs s{};
-      s.rows = step.rows;
-      s.rotated = scratch;
-      s.head_weights = head_weights;
-      s.scores = scores;
-      s.damage = damage;
-      s.heads = q.heads;
-      s.dims = q.dims;
-      s.padded = q.padded;
-      s.top_k = q.top_k;
-      s.first_row = q.first_row;
-      s.score_stride = static_cast<u32>(score_stride);
-      s.dot_scale = shape.dot_scale;
-      s.head_scale = shape.head_scale;
-      encoder.dispatch({"indexer", "index_scores", {static_cast<std::uint32_t>(blocks)}}, s,
-                       {(step.longest + kIndexTile - 1) / kIndexTile, count}, static_cast<std::uint32_t>(32 * blocks));
-      encoder.barrier();
-    }
-    select_best(encoder, step, first, count, shape.top_k, scores, score_stride, selection);
+    score_positions(encoder, shape, step, range, queries, head_weights, scratch, scores, score_floats(step.longest), damage);
+    select_best(encoder, step, range, shape.top_k, scores, score_floats(step.longest), selection, candidates);
   }
 }
 

@@ -26,9 +26,20 @@ void select_positions(Encoder& encoder, const IndexerShape& shape, const StepTab
                       const SelectionTable& selection, Address scratch, std::uint64_t scratch_bytes, Address damage);
 std::uint64_t indexer_scratch_bytes(const IndexerShape& shape, std::int64_t rows, std::int64_t longest);
 
-// The last step of select_positions alone, for the rows [first_row, first_row + count) of the step: scores is
-// f32[count][score_stride], score_stride a multiple of 4, scores at a multiple of 16.
-void select_best(Encoder& encoder, const StepTable& step, std::int64_t first_row, std::int64_t count, std::int64_t top_k,
-                 Address scores, std::int64_t score_stride, const SelectionTable& selection);
+// The two halves of select_positions, for the rows [first, first + count) of the step. rotated: scratch of
+// f32[count][heads][head_dim rounded up to a multiple of 32 * the next power of two of its blocks of 32, at most 8];
+// scores: f32[count][score_stride], of which the first position + 1 are set where that is more than top_k; score_stride is a
+// multiple of 4. All at multiples of 16.
+struct RowRange {
+  std::int64_t first = 0, count = 0;
+};
+std::int64_t rotated_query_floats(const IndexerShape& shape);  // of one row
+void score_positions(Encoder& encoder, const IndexerShape& shape, const StepTable& step, RowRange range, Address queries,
+                     Address head_weights, Address rotated, Address scores, std::int64_t score_stride, Address damage);
+
+// scratch: select_scratch_bytes(count, top_k, longest), 0 for rows that are not long.
+void select_best(Encoder& encoder, const StepTable& step, RowRange range, std::int64_t top_k, Address scores,
+                 std::int64_t score_stride, const SelectionTable& selection, Address scratch);
+std::uint64_t select_scratch_bytes(std::int64_t rows, std::int64_t top_k, std::int64_t longest);
 
 }  // namespace colibri::gpu

@@ -11,8 +11,6 @@ namespace colibri::gpu {
 enum : u32 {
   kIndexTile = 64,          // positions that a threadgroup of index_scores takes
   kIndexPartFloats = 2048,  // of its threadgroup memory: lanes of 16 / blocks heads at all positions of the tile
-  kSelectThreads = 512,
-  kSelectBins = 2048,  // 11 bits of a key at a time
 };
 
 struct IndexKeyArgs {
@@ -59,19 +57,6 @@ struct IndexScoreArgs {
   u32 pad;
 };
 COLI_SHARED_STRUCT(IndexScoreArgs, 80);
-
-struct IndexSelectArgs {
-  COLI_IN(RowArgs) rows;
-  COLI_IN(float) scores;
-  COLI_OUT(i32) chosen;  // [rows][chosen_stride]
-  COLI_OUT(u32) counts;  // [rows]
-  u32 top_k, chosen_stride;
-  u32 first_row;
-  u32 score_stride;
-  u32 first_group;
-  u32 pad;
-};
-COLI_SHARED_STRUCT(IndexSelectArgs, 56);
 
 #ifndef __METAL_VERSION__
 }  // namespace colibri::gpu
