@@ -23,10 +23,30 @@ void write_cache_entries(Encoder& encoder, const AttentionShape& shape, const St
 void rotate_queries(Encoder& encoder, const AttentionShape& shape, const StepTable& step, Address queries, Address absorbed,
                     Address damage);
 
-// Scores, exact maximum, exponentials, sums in order. context: f32[rows][heads][latent]. Scores of as many rows as fit into
-// scratch are formed at a time; scratch holds at least attention_scratch_bytes(shape, 1, longest).
-void attend(Encoder& encoder, const AttentionShape& shape, const StepTable& step, const SelectionTable& selection, Address absorbed,
-            Address context, Address scratch, std::uint64_t scratch_bytes);
+// Scores, exact maximum, exponentials, sums in order. context: f32[rows][heads][latent]. Where cache_dim() is a multiple of 4,
+// the rows' entries start at multiples of 16 bytes. With a selection (chosen not 0) a row without a list sees at most top_k
+// entries. Scores of as many rows as fit into scratch (16-byte aligned) are formed at a time; it holds at least
+// attention_scratch_bytes(shape, 1, longest). Barriers between the passes are set here; none before the first or after the last.
+void attend(Encoder& encoder, const AttentionShape& shape, const StepTable& step, const SelectionTable& selection,
+            Address absorbed, Address context, Address scratch, std::uint64_t scratch_bytes);
+// Bytes with which `rows` rows are computed at once, in the way that is fastest for so many. longest: entries that one row
+// attends to at most (top_k with a selection).
 std::uint64_t attention_scratch_bytes(const AttentionShape& shape, std::int64_t rows, std::int64_t longest);
+
+// How attend() goes about it; the choice shows in speed and memory, never in bits.
+struct AttentionPlan {
+  std::int64_t tile_heads = 1;  // heads that share the entries a thread loads
+  std::int64_t stride = 0;      // floats of one head's scores
+  std::int64_t groups = 0;      // of 2,048 entries, of a row that sees `longest`
+  std::int64_t parts_per_group =
+      1;  // weighted sums are kept by group, or 32: by chunk of 64 entries while there is room and too few threads
+  std::int64_t rows_at_once = 0;  // 0: scratch is too small
+
+  std::uint64_t score_bytes(const AttentionShape& shape, std::int64_t rows) const;
+  std::uint64_t group_bytes(const AttentionShape& shape, std::int64_t rows) const;  // of the maxima; of the denominators
+  std::uint64_t part_bytes(const AttentionShape& shape, std::int64_t rows) const;
+  std::uint64_t bytes(const AttentionShape& shape, std::int64_t rows) const;  // all of it
+};
+AttentionPlan plan_attention(const AttentionShape& shape, std::int64_t rows, std::int64_t longest, std::uint64_t scratch_bytes);
 
 }  // namespace colibri::gpu

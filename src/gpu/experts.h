@@ -1,15 +1,13 @@
 // Routed experts over a bindless table: one dispatch for all experts and rows (rule C8 of docs/numerics.md).
 #pragma once
 
+#include "gpu/kernels/experts.h"
 #include "gpu/products.h"
 
 namespace colibri::gpu {
 
-// What the table holds for one expert, in memory of the device. An expert whose gate.data is 0 is not there: its rows are
-// skipped, so that a table may name those that have arrived.
-struct ExpertEntry {
-  MatrixArgs gate, up, down;
-};
+// A table is ExpertEntry[experts] in memory of the device: gate, up and down of each as matrix_args gives them. An expert whose
+// gate.data is 0 is not there: its slots are skipped, so that a table may name those that have arrived.
 
 struct ExpertShape {
   std::int64_t hidden = 0, intermediate = 0, experts = 0, per_token = 0;
@@ -17,23 +15,25 @@ struct ExpertShape {
 };
 
 // Device memory that holds, for a step of `rows` rows, which slots belong to which expert. slots = rows * per_token: every
-// distinct expert has consecutive slots, in rising row order. A tile is at most kExpertTileRows slots of one expert.
+// distinct expert has consecutive slots, in rising row order, and experts come in rising order. A tile is at most kExpertTileRows
+// slots of one expert.
 struct ExpertGroups {
-  Address slot_of = 0;   // i32[rows * per_token]: slot of (row, rank)
-  Address row_of = 0;    // i32[slots]: the row of a slot
-  Address tiles = 0;     // ExpertTile[max_tiles]
+  Address slot_of = 0;     // i32[rows * per_token]: slot of (row, rank)
+  Address row_of = 0;      // i32[slots]: the row of a slot
+  Address tiles = 0;       // ExpertTile[max_tiles]
   Address tile_count = 0;  // u32
 };
-inline constexpr std::int64_t kExpertTileRows = 8;
+inline constexpr std::int64_t kExpertTileRows = kExpertTile;
 std::int64_t max_expert_tiles(const ExpertShape& shape, std::int64_t rows);
 std::uint64_t expert_groups_bytes(const ExpertShape& shape, std::int64_t max_rows);
 // Lays the parts out in expert_groups_bytes() of memory at `memory`.
 ExpertGroups place_expert_groups(const ExpertShape& shape, std::int64_t max_rows, Address memory);
 
-// chosen: i32[rows * per_token], expert ids in router-rank order. Fills the groups, on the device.
+// chosen: i32[rows * per_token], expert ids in router-rank order, those of a row distinct. Fills the groups, on the device.
 void group_by_expert(Encoder& encoder, const ExpertShape& shape, std::int64_t rows, Address chosen, const ExpertGroups& groups);
 
-// act[slot] = silu(gate x) * (up x), x being the slot's row of `input`; act: f32[slots][intermediate]. table: ExpertEntry[experts].
+// act[slot] = silu(gate x) * (up x), x being the slot's row of `input`; act: f32[slots][intermediate]. table:
+// ExpertEntry[experts].
 void expert_swiglu(Encoder& encoder, const ExpertShape& shape, Address table, const ExpertGroups& groups, const Rows& input,
                    Address act);
 // out[slot] = down act[slot]; out: f32[slots][hidden].

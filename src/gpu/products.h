@@ -11,6 +11,16 @@ struct ProductPlan {
   std::int64_t tile_from = 16;
 };
 
+// How a product is launched: each threadgroup takes at_once rows of activations, block x % row_blocks of them, and block
+// x / row_blocks of the outputs (columns, transposed) of head z.
+struct ProductLaunch {
+  bool tiled = false;
+  std::int64_t at_once = 1, row_blocks = 0;
+  Groups groups;
+};
+ProductLaunch plan_product(const ProductPlan& plan, std::int64_t outputs, std::int64_t rows, std::int64_t heads);
+ProductLaunch plan_transposed(std::int64_t columns, std::int64_t rows, std::int64_t heads);
+
 // y[r * y_stride + o] = dot(row o of w, row r of x). w.cols == x.cols.
 void product(Encoder& encoder, const ProductPlan& plan, const Matrix& w, const Rows& x, Address y, std::int64_t y_stride);
 
