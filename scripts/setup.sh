@@ -20,7 +20,7 @@ case $want in build | test | macos | lint) ;; *) die "unknown set '$want': use b
 # --- Debian ------------------------------------------------------------------------------------------------------
 deb_build="g++ cmake ninja-build pkg-config nlohmann-json3-dev libcli11-dev libfmt-dev libexpected-dev libpcre2-dev
   libutf8proc-dev libedit-dev libxxhash-dev liburing-dev"
-deb_test="libgtest-dev googletest clang-19 libclang-rt-19-dev llvm-19 g++-aarch64-linux-gnu qemu-user"
+deb_test="libgtest-dev googletest clang-19 python3 libobjc-12-dev libclang-rt-19-dev llvm-19 g++-aarch64-linux-gnu qemu-user"
 deb_macos="cmake ninja-build nlohmann-json3-dev libcli11-dev libfmt-dev libexpected-dev libedit-dev libxxhash-dev clang-19 llvm-19
   dpkg-dev python3"
 deb_lint="clang-format-19 clang-tidy-19"
