@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "executor/context.h"
@@ -18,7 +19,8 @@ namespace softmetal {
 namespace {
 
 constexpr std::size_t kStackBytes = 128 << 10;  // of a carrier, with a page at its low end that nobody may touch
-constexpr std::size_t kMaxStacks = 1024 + 1;    // the largest threadgroup, and one
+constexpr std::size_t kMaxThreads = 1024;       // of a threadgroup
+constexpr std::size_t kMaxStacks = kMaxThreads + 1;
 constexpr std::size_t kGuard = kPage;
 
 __attribute__((tls_model("initial-exec"))) thread_local Worker* current_worker = nullptr;
@@ -57,10 +59,15 @@ extern "C" const char _end __attribute__((visibility("hidden")));
 
 Worker& Worker::here() { return *current_worker; }
 
-Worker::Worker() : stack_area_(map_pages(kMaxStacks * kStackBytes)) { std::memset(known_, 0xff, sizeof known_); }
+Worker::Worker() : stack_area_(map_pages(kMaxStacks * kStackBytes)) {
+  static_assert(std::is_trivially_copyable_v<SimdGroup>);
+  simds_ = reinterpret_cast<SimdGroup*>(map_pages(kSimdBytes));
+  std::memset(known_, 0xff, sizeof known_);
+}
 
 Worker::~Worker() {
   ::munmap(stack_area_, kMaxStacks * kStackBytes);
+  ::munmap(simds_, kSimdBytes);
   for (Block& b : dynamic_) {
     if (b.pages != nullptr) ::munmap(b.pages, b.page_bytes);
   }
@@ -76,7 +83,7 @@ void Worker::begin(const Launch& launch) {
   std::memset(known_, 0xff, sizeof known_);
   count_ = launch.threads[0] * launch.threads[1] * launch.threads[2];
   fibers_.resize(std::max<std::size_t>(fibers_.size(), count_));
-  simds_.resize((count_ + kSimdWidth - 1) / kSimdWidth);
+  simd_count_ = (count_ + kSimdWidth - 1) / kSimdWidth;
   ready_.resize(count_);
   order_.resize(count_);
   for (std::uint32_t i = 0; i < count_; ++i) order_[i] = i;
@@ -110,11 +117,11 @@ void Worker::run_group(std::uint64_t group) {
     if (b.live) std::memset(b.data, 0xff, b.bytes);
   }
   for (std::uint32_t i = 0; i < count_; ++i) fibers_[i] = Fiber{};
-  for (std::size_t s = 0; s < simds_.size(); ++s) {
+  for (unsigned s = 0; s < simd_count_; ++s) {
     SimdGroup& g = simds_[s];
     g.lanes[0] = g.lanes[1] = 0;
     g.epoch = g.arrived = 0;
-    g.alive = std::min<std::uint32_t>(kSimdWidth, count_ - static_cast<std::uint32_t>(s) * kSimdWidth);
+    g.alive = std::min<std::uint32_t>(kSimdWidth, count_ - s * kSimdWidth);
     g.line = 0;
   }
   alive_ = count_;
@@ -329,8 +336,9 @@ void Worker::check_slowly(std::uintptr_t address, std::size_t bytes, bool write)
     if (b.live && inside(b.data, b.bytes)) return;
   }
   const std::uintptr_t page = address / kPage;
-  if (inside(stack_area_, kMaxStacks * kStackBytes)) {
-    known_[0][page % kKnown] = known_[1][page % kKnown] = page;
+  if (inside(stack_area_, kMaxStacks * kStackBytes) || (!write && inside(simds_, kSimdBytes))) {
+    known_[0][page % kKnown] = page;
+    if (write) known_[1][page % kKnown] = page;
     return;
   }
   const auto& memory = launch_->memory;

@@ -58,6 +58,7 @@ class Worker {
     bool live = false;  // in this launch
   };
   static constexpr unsigned kKnown = 256;
+  static constexpr std::size_t kSimdBytes = (32 * sizeof(SimdGroup) + kPage - 1) / kPage * kPage;
 
   static void carrier_main();
   void run_thread();
@@ -80,7 +81,8 @@ class Worker {
   std::uint32_t running_ = 0;
   ThreadContext context_{};
   std::vector<Fiber> fibers_;
-  std::vector<SimdGroup> simds_;
+  SimdGroup* simds_ = nullptr;  // in pages of their own: kernels read the slots
+  unsigned simd_count_ = 0;
   std::vector<std::uint32_t> order_;  // of the threads of a group
   std::vector<std::uint32_t> ready_;  // a ring
   std::uint32_t ready_first_ = 0, ready_count_ = 0;
