@@ -15,10 +15,11 @@ Result<const Kernel*> KernelSet::get(const KernelId& id) {
     if (library == libraries_.end()) {
       const auto files = kernel_files();
       const auto file = std::find_if(files.begin(), files.end(), [&](const KernelFile& f) { return f.name == id.file; });
-      library = libraries_
-                    .emplace(id.file, file == files.end() ? Result<std::unique_ptr<Library>>(fail("no kernels named '{}'", id.file))
-                                                          : device_.compile(file->name, file->text))
-                    .first;
+      library =
+          libraries_
+              .emplace(id.file, file == files.end() ? Result<std::unique_ptr<Library>>(fail("no kernels named '{}'", id.file))
+                                                    : device_.compile(file->name, file->text))
+              .first;
     }
     kernel = kernels_
                  .emplace(std::move(key), library->second ? (*library->second)->kernel(std::string(id.function), id.constants)

@@ -106,6 +106,8 @@ TEST_F(RouterTest, Extremes) {
     if (e % 4 == 3) l[i] = e % 8 == 3 ? 1e-40f : -64.0f;
   }
   expect_reference({experts, 30, true, 2.5f}, 1, l, b);
+  // Scores so small that what is added to their sum is most of it.
+  expect_reference({experts, 8, true, 2.5f}, 1, std::vector<float>(static_cast<std::size_t>(experts), -70.0f), b);
   b[7] = kInf;
   b[20] = -kInf;
   expect_reference({experts, 40, false, 1.0f}, 1, l, b);

@@ -46,14 +46,13 @@ kernel void select_best(constant SelectArgs& a [[buffer(0)]],
 
   u32 known = 0, mask = 0, wanted = min(a.top_k, count);
   for (u32 pass = 0; pass < 3; ++pass) {
-    const u32 shift = pass == 0 ? 21 : pass == 1 ? 10 : 0;
-    const u32 digit = pass == 2 ? 1023 : 2047;
+    const u32 shift = pass == 0 ? 21 : pass == 1 ? 10 : 0;  // one bit is looked at twice
     for (u32 i = index; i < quads; i += kSelectThreads) {
       const float4 four = scores[i];
       for (u32 c = 0; c < 4; ++c) {
         const u32 key = order_key(four[c]);
         if (4 * i + c < count && (key & mask) == known)
-          atomic_fetch_add_explicit(&bins[key >> shift & digit], 1u, memory_order_relaxed);
+          atomic_fetch_add_explicit(&bins[key >> shift & (kSelectBins - 1)], 1u, memory_order_relaxed);
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -77,7 +76,7 @@ kernel void select_best(constant SelectArgs& a [[buffer(0)]],
     for (u32 c = 0; c < per_thread; ++c) atomic_store_explicit(&bins[best_bin - c], 0u, memory_order_relaxed);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     known |= found[0] << shift;
-    mask |= digit << shift;
+    mask |= (kSelectBins - 1) << shift;
     wanted = found[1];
   }
 
