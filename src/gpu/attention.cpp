@@ -15,7 +15,7 @@ constexpr std::uint32_t kEntryThreads = 256, kRotateThreads = 128, kScoreThreads
 constexpr std::int64_t kTileEntries = 32;
 constexpr std::int64_t kChunksPerGroup = numerics::kSumGroup / numerics::kSumChunk;
 // Threads of the weighted sums below which a large GPU stands half idle: then every chunk of 64 entries gets its own.
-constexpr std::int64_t kFewThreads = 16384;
+constexpr std::int64_t kFewThreads = 32768;
 // Multiplications of one dispatch at most, where one row does not need more: tens of milliseconds on a small GPU.
 constexpr std::int64_t kMostProducts = std::int64_t{1} << 35;
 
@@ -80,7 +80,7 @@ AttentionPlan plan_attention(const AttentionShape& shape, std::int64_t rows, std
     return fit;
   };
   plan.rows_at_once = rows_that_fit();
-  const std::int64_t threads = ceil_div(shape.heads, plan.tile_heads) * ceil_div(shape.latent, 4) * plan.groups;
+  const std::int64_t threads = ceil_div(shape.heads, plan.tile_heads) * ceil_div(shape.latent, 2) * plan.groups;
   if (plan.rows_at_once * threads < kFewThreads) {
     const std::int64_t rows_by_group = plan.rows_at_once;
     plan.parts_per_group = kChunksPerGroup;
@@ -103,8 +103,8 @@ void attend(Encoder& encoder, const AttentionShape& shape, const StepTable& step
   assert(plan.rows_at_once > 0 && scratch % 16 == 0);
   const bool vectors = shape.latent % 4 == 0 && shape.rope % 4 == 0 && absorbed % 16 == 0;
   const std::vector<std::uint32_t> constants = {static_cast<std::uint32_t>(plan.tile_heads), vectors ? 1u : 0u};
-  const std::int64_t tiles = ceil_div(shape.heads, plan.tile_heads), column_threads = ceil_div(shape.latent, 4);
-  const auto sum_threads = static_cast<std::uint32_t>(std::min<std::int64_t>(32 * ceil_div(column_threads, 32), 128));
+  const std::int64_t tiles = ceil_div(shape.heads, plan.tile_heads), column_threads = ceil_div(shape.latent, 2);
+  const auto sum_threads = static_cast<std::uint32_t>(std::min<std::int64_t>(32 * ceil_div(column_threads, 32), 256));
 
   AttendArgs args{};
   args.scores = scratch;

@@ -75,19 +75,18 @@ inline device const i32* list_of(constant AttendArgs& a, u32 r) {
   return listed(a, r) > 0 ? a.chosen + ulong(r) * a.top_k : (device const i32*)nullptr;
 }
 
-// Elements k to k + 3 of n; zeros past n.
+// Elements from k of n; zeros past n.
 inline float4 load4(device const float* p, u32 k, u32 n) {
   if (kVectors) return k < n ? *(device const float4*)(p + k) : float4(0.0f);
   return float4(k < n ? p[k] : 0.0f, k + 1 < n ? p[k + 1] : 0.0f, k + 2 < n ? p[k + 2] : 0.0f, k + 3 < n ? p[k + 3] : 0.0f);
 }
-inline void store4(device float* p, u32 k, u32 n, float4 v) {
-  if (kVectors) {
-    *(device float4*)(p + k) = v;
-  } else {
-    for (u32 i = 0; i < 4; ++i)
-      if (k + i < n) p[k + i] = v[i];
-  }
+inline float2 load2(device const float* p, u32 k, u32 n) {
+  if (kVectors) return *(device const float2*)(p + k);
+  return float2(p[k], k + 1 < n ? p[k + 1] : 0.0f);
 }
+
+// What a thread holds for each head of its tile stays in registers only where every index is known.
+#define EACH_HEAD(h) _Pragma("unroll") for (u32 h = 0; h < kHeads; ++h)
 
 // The accumulators of rule C2 are a tree over g (the block's number mod 8) for even and for odd elements:
 // ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)), then even + odd. A simdgroup sums blocks g and g + 4 of 32 entries for all heads of
@@ -98,23 +97,23 @@ inline void score_tile(device const float* entry, device const float* query, u32
   float2 level[kHeads];
   for (u32 step = 0; step < 2; ++step) {
     float2 acc[kHeads];
-    for (u32 h = 0; h < kHeads; ++h) acc[h] = float2(0.0f);
+    EACH_HEAD(h) acc[h] = float2(0.0f);
     for (u32 first = 32 * (g + 4 * step); first < cache; first += 256) {
       float2 p[kHeads];
-      for (u32 h = 0; h < kHeads; ++h) p[h] = float2(0.0f);
+      EACH_HEAD(h) p[h] = float2(0.0f);
       for (u32 k = first; k < first + 32; k += 4) {
         const float4 e = load4(entry, k, cache);
-        for (u32 h = 0; h < kHeads; ++h) {
+        EACH_HEAD(h) {
           const float4 q = load4(query + min(h, heads - 1) * cache, k, cache);
           p[h] = fma(float2(e.x, e.y), float2(q.x, q.y), p[h]);
           p[h] = fma(float2(e.z, e.w), float2(q.z, q.w), p[h]);
         }
       }
-      for (u32 h = 0; h < kHeads; ++h) acc[h] = fma(float2(1.0f), p[h], acc[h]);
+      EACH_HEAD(h) acc[h] = fma(float2(1.0f), p[h], acc[h]);
     }
-    for (u32 h = 0; h < kHeads; ++h) level[h] = step == 0 ? acc[h] : level[h] + acc[h];
+    EACH_HEAD(h) level[h] = step == 0 ? acc[h] : level[h] + acc[h];
   }
-  for (u32 h = 0; h < kHeads; ++h) {
+  EACH_HEAD(h) {
     sums[(2 * g * kHeads + h) * kTileEntries + lane] = level[h].x;
     sums[((2 * g + 1) * kHeads + h) * kTileEntries + lane] = level[h].y;
   }
@@ -177,7 +176,6 @@ kernel void attention_maxima(constant AttendArgs& a [[buffer(0)]],
 kernel void attention_exponentials(constant AttendArgs& a [[buffer(0)]],
                                    uint3 group [[threadgroup_position_in_grid]],
                                    uint t [[thread_index_in_threadgroup]]) {
-  constexpr u32 kPerThread = kGroup / kGroupThreads;
   constexpr u32 kBlockStride = 34;  // of 32 exponentials: threads that walk a half block each stay apart
   threadgroup float memory[kGroupThreads / 32];
   threadgroup float exponentials[kGroup / 32 * kBlockStride];
@@ -188,23 +186,17 @@ kernel void attention_exponentials(constant AttendArgs& a [[buffer(0)]],
   const ulong row = ulong(r) * a.heads + head;
   device float* scores = a.scores + row * a.stride + g * kGroup;
   const u32 count = min(n - g * kGroup, kGroup);
-  float s[kPerThread];
-  for (u32 j = 0; j < kPerThread; ++j) {
-    const u32 i = t + j * kGroupThreads;
-    s[j] = i < count ? scores[i] : -INFINITY;
-  }
   float m = -INFINITY;
   if (a.groups == 1) {
-    for (u32 j = 0; j < kPerThread; ++j) m = s[j] > m ? s[j] : m;
+    for (u32 i = t; i < count; i += kGroupThreads) m = scores[i] > m ? scores[i] : m;
   } else {
     device const float* maxima = a.maxima + row * a.groups;
     for (u32 i = t; i < (n + kGroup - 1) / kGroup; i += kGroupThreads) m = maxima[i] > m ? maxima[i] : m;
   }
   m = group_max(m, t, memory);
-  for (u32 j = 0; j < kPerThread; ++j) {
-    const u32 i = t + j * kGroupThreads;
-    const float e = i < count ? exp_c4(s[j] - m) : 0.0f;
-    if (i < count) scores[i] = e;
+  for (u32 i = t; i < (count + 31) / 32 * 32; i += kGroupThreads) {
+    float e = 0.0f;
+    if (i < count) scores[i] = e = exp_c4(scores[i] - m);
     exponentials[i / 32 * kBlockStride + i % 32] = e;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -225,45 +217,50 @@ kernel void attention_exponentials(constant AttendArgs& a [[buffer(0)]],
   if (t == 0) a.denominators[row * a.groups + g] = tree16(lanes);
 }
 
-// Four columns from c of the sums over entries [first, last), first being a multiple of 64: chunks of 64, added in order.
+// Two columns from c of the sums over entries [first, last), first being a multiple of 64: chunks of 64, added in order.
 template <u32 kHeads>
 inline void weighted_sums(device const float* p, u32 stride, device const float* entries, device const i32* list, u32 cache,
                           u32 latent, u32 heads, u32 c, u32 first, u32 last, device float* out) {
-  float4 total[kHeads];
-  for (u32 h = 0; h < kHeads; ++h) total[h] = float4(0.0f);
+  float2 total[kHeads];
+  EACH_HEAD(h) total[h] = float2(0.0f);
   for (u32 chunk = first; chunk < last; chunk += kChunk) {
     const u32 end = min(chunk + kChunk, last);
-    float4 s[kHeads];
-    for (u32 h = 0; h < kHeads; ++h) s[h] = float4(0.0f);
+    float2 s[kHeads];
+    EACH_HEAD(h) s[h] = float2(0.0f);
     u32 i = chunk;
     for (; i + 4 <= end; i += 4) {
-      float4 v[4];
-      for (u32 j = 0; j < 4; ++j) v[j] = load4(entry_at(entries, list, i + j, cache), c, latent);
-      for (u32 h = 0; h < kHeads; ++h) {
+      float2 v[4];
+      for (u32 j = 0; j < 4; ++j) v[j] = load2(entry_at(entries, list, i + j, cache), c, latent);
+      EACH_HEAD(h) {
         const float4 four = *(device const float4*)(p + ulong(min(h, heads - 1)) * stride + i);
-        s[h] = fma(float4(four.x), v[0], s[h]);
-        s[h] = fma(float4(four.y), v[1], s[h]);
-        s[h] = fma(float4(four.z), v[2], s[h]);
-        s[h] = fma(float4(four.w), v[3], s[h]);
+        s[h] = fma(float2(four.x), v[0], s[h]);
+        s[h] = fma(float2(four.y), v[1], s[h]);
+        s[h] = fma(float2(four.z), v[2], s[h]);
+        s[h] = fma(float2(four.w), v[3], s[h]);
       }
     }
     for (; i < end; ++i) {
-      const float4 v = load4(entry_at(entries, list, i, cache), c, latent);
-      for (u32 h = 0; h < kHeads; ++h) s[h] = fma(float4(p[ulong(min(h, heads - 1)) * stride + i]), v, s[h]);
+      const float2 v = load2(entry_at(entries, list, i, cache), c, latent);
+      EACH_HEAD(h) s[h] = fma(float2(p[ulong(min(h, heads - 1)) * stride + i]), v, s[h]);
     }
-    for (u32 h = 0; h < kHeads; ++h) total[h] = total[h] + s[h];
+    EACH_HEAD(h) total[h] = total[h] + s[h];
   }
-  for (u32 h = 0; h < heads; ++h) store4(out + ulong(h) * latent, c, latent, total[h]);
+  EACH_HEAD(h) {
+    if (h >= heads) continue;
+    device float* to = out + ulong(h) * latent + c;
+    to[0] = total[h].x;
+    if (c + 1 < latent) to[1] = total[h].y;
+  }
 }
 
-// x: parts, of each all tiles of heads; y: rows; z: tiles of columns, four a thread.
+// x: parts, of each all tiles of heads; y: rows; z: tiles of columns, two a thread.
 kernel void attention_sums(constant AttendArgs& a [[buffer(0)]],
                            uint3 group [[threadgroup_position_in_grid]],
                            uint t [[thread_index_in_threadgroup]],
                            uint threads [[threads_per_threadgroup]]) {
   const u32 x = group.x + a.first_group, r = group.y, tiles = (a.heads + kTileHeads - 1) / kTileHeads;
   const u32 part = x / tiles, head = x % tiles * kTileHeads, n = visible(a, r);
-  const u32 entries = kGroup / a.parts_per_group, first = part * entries, c = 4 * (group.z * threads + t);
+  const u32 entries = kGroup / a.parts_per_group, first = part * entries, c = 2 * (group.z * threads + t);
   if (first >= n || c >= a.latent) return;
   const u32 last = min(n, first + entries), heads = min(kTileHeads, a.heads - head);
   device const float* p = a.scores + (ulong(r) * a.heads + head) * a.stride;
