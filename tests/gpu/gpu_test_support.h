@@ -81,6 +81,18 @@ class DeviceArena {
     std::copy(values.begin(), values.end(), to.begin());
     return to;
   }
+  // The last block: it ends `gap` bytes before the region does, so that the device sees a read further on. Nothing may follow.
+  template <class T>
+  std::span<T> last_block(std::int64_t count, std::uint64_t gap = 0) {
+    const std::uint64_t bytes = static_cast<std::uint64_t>(count) * sizeof(T), begin = bytes_.size() - gap - bytes;
+    if (bytes + gap + used_ + kGuardBytes > bytes_.size()) {
+      ADD_FAILURE() << "the arena is too small: " << bytes_.size() << " bytes";
+      std::abort();
+    }
+    blocks_.push_back({begin, bytes});
+    used_ = bytes_.size();
+    return {reinterpret_cast<T*>(bytes_.data() + begin), static_cast<std::size_t>(count)};
+  }
   template <class T>
   Address at(std::span<T> block) const {
     return device_.address(block.data());

@@ -48,11 +48,13 @@ class IndexerTest : public GpuTest {
  protected:
   // What a test hands in, on the host and in device memory.
   struct Setup {
-    Setup(Device& device, const Step& s, std::uint64_t key_offset, std::mt19937_64& rng)
+    // The caches end key_gap bytes before their region does: 12, say, puts them at 4 more than a multiple of 16.
+    Setup(Device& device, const Step& s, std::uint64_t key_gap, std::mt19937_64& rng)
         : step(s),
           arena(device, bytes(s)),
+          key_arena(device, 4 * static_cast<std::uint64_t>(s.sequences() * s.longest() * s.shape.head_dim) + 1024),
           rows(arena.block<RowArgs>(s.rows())),
-          caches(arena.block<float>(s.sequences() * s.longest() * s.shape.head_dim, key_offset)),
+          caches(key_arena.last_block<float>(s.sequences() * s.longest() * s.shape.head_dim, key_gap)),
           queries(arena.block<float>(s.rows() * s.shape.heads * s.shape.head_dim, 4)),
           head_weights(arena.block<float>(s.rows() * s.shape.heads, 8)),
           cosine(arena.block<float>(s.rows() * s.shape.rope / 2, 4)),
@@ -66,7 +68,8 @@ class IndexerTest : public GpuTest {
         const auto i = static_cast<std::size_t>(r);
         table.angles(s.position[i], cosine.data() + r * s.shape.rope / 2, sine.data() + r * s.shape.rope / 2);
         rows[i] = {};
-        rows[i].keys = arena.at(caches) + static_cast<Address>(s.sequence[i] * s.longest() * s.shape.head_dim) * sizeof(float);
+        rows[i].keys =
+            key_arena.at(caches) + static_cast<Address>(s.sequence[i] * s.longest() * s.shape.head_dim) * sizeof(float);
         rows[i].position = static_cast<u32>(s.position[i]);
       }
       table_ = {arena.at(rows), s.rows(), s.longest(), arena.at(cosine), arena.at(sine)};
@@ -80,10 +83,11 @@ class IndexerTest : public GpuTest {
     const float* key(std::int64_t row, std::int64_t t) const {
       return caches.data() + (step.sequence[static_cast<std::size_t>(row)] * step.longest() + t) * step.shape.head_dim;
     }
+    bool guards_hold() const { return arena.guards_hold() && key_arena.guards_hold(); }
     const StepTable& table() const { return table_; }
 
     const Step& step;
-    DeviceArena arena;
+    DeviceArena arena, key_arena;
     std::span<RowArgs> rows;
     std::span<float> caches, queries, head_weights, cosine, sine;
     std::span<std::uint32_t> damage;
@@ -137,9 +141,9 @@ class IndexerTest : public GpuTest {
   }
 
   // Scores and choice of a step; scratch for `wave` rows.
-  void check_step(const Step& step, std::int64_t wave, std::uint64_t key_offset = 0) {
+  void check_step(const Step& step, std::int64_t wave, std::uint64_t key_gap = 0) {
     const IndexerShape& shape = step.shape;
-    Setup s(device(), step, key_offset, rng_);
+    Setup s(device(), step, key_gap, rng_);
     const std::int64_t stride = (step.longest() + 3) / 4 * 4;
     const auto rotated = s.arena.block<float>(step.rows() * rotated_query_floats(shape));
     const auto scores = s.arena.block<float>(step.rows() * stride, 16);
@@ -147,7 +151,7 @@ class IndexerTest : public GpuTest {
       score_positions(e, shape, s.table(), {0, step.rows()}, s.arena.at(s.queries), s.arena.at(s.head_weights),
                       s.arena.at(rotated), s.arena.at(scores), stride, s.arena.at(s.damage));
     });
-    EXPECT_TRUE(s.arena.guards_hold());
+    EXPECT_TRUE(s.guards_hold());
     EXPECT_EQ(s.damage[0], 0u);
     check_scores(s, scores, stride, {0, step.rows()});
 
@@ -160,7 +164,7 @@ class IndexerTest : public GpuTest {
       select_positions(e, shape, s.table(), s.arena.at(s.queries), s.arena.at(s.head_weights), selection, s.arena.at(scratch),
                        scratch_bytes, s.arena.at(s.damage));
     });
-    EXPECT_TRUE(s.arena.guards_hold());
+    EXPECT_TRUE(s.guards_hold());
     EXPECT_EQ(s.damage[0], 0u);
     for (std::int64_t r = 0; r < step.rows(); ++r) {
       const auto i = static_cast<std::size_t>(r);
@@ -206,7 +210,7 @@ TEST_F(IndexerTest, Keys) {
   for (const Dims d :
        {Dims{128, 64}, {1, 0}, {2, 2}, {31, 6}, {32, 32}, {33, 2}, {96, 32}, {160, 64}, {255, 100}, {300, 10}, {512, 64}}) {
     const Step step{make_shape(1, d.head_dim, d.rope, 8), {0, 0, 1, 2}, {4, 5, 0, 37}};
-    Setup s(device(), step, 4, rng_);
+    Setup s(device(), step, 12, rng_);
     const auto keys = s.arena.block(random_floats(step.rows() * d.head_dim), 4);
     for (std::int64_t k = 0; k < d.head_dim; ++k) keys[static_cast<std::size_t>(k)] += 100.0f;  // a mean to take away
     const auto weight = s.arena.block(random_floats(d.head_dim), 8), bias = s.arena.block(random_floats(d.head_dim), 4);
@@ -219,7 +223,7 @@ TEST_F(IndexerTest, Keys) {
     run([&](Encoder& e) {
       write_index_keys(e, step.shape, s.table(), s.arena.at(keys), s.arena.at(weight), s.arena.at(bias), s.arena.at(s.damage));
     });
-    EXPECT_TRUE(s.arena.guards_hold());
+    EXPECT_TRUE(s.guards_hold());
     EXPECT_EQ(s.damage[0], 0u);
     for (std::size_t i = 0; i < want.size(); ++i)
       ASSERT_TRUE(same_bits(want[i], s.caches[i]))
@@ -246,7 +250,7 @@ TEST_F(IndexerTest, Shapes) {
     check_step({make_shape(d.heads, d.head_dim, d.rope, 5), {0, 0, 1}, {63, 64, 130}}, 3);
 }
 
-TEST_F(IndexerTest, UnalignedKeys) { check_step({make_shape(4, 128, 64, 20), {0}, {100}}, 1, 4); }
+TEST_F(IndexerTest, UnalignedKeys) { check_step({make_shape(4, 128, 64, 20), {0}, {100}}, 1, 12); }
 
 // Rows of several sequences, some of which see too little to choose from; scratch for fewer rows than there are.
 TEST_F(IndexerTest, RaggedRows) {
@@ -309,7 +313,7 @@ TEST_F(IndexerTest, DamageIsReported) {
                        {s.arena.at(chosen), s.arena.at(counts), step.shape.top_k}, s.arena.at(scratch), bytes,
                        s.arena.at(s.damage));
     });
-    EXPECT_TRUE(s.arena.guards_hold());
+    EXPECT_TRUE(s.guards_hold());
     // Whatever the scores are, what was chosen can be used as positions.
     EXPECT_EQ(counts[1], step.shape.top_k);
     for (std::int64_t i = 0; i < step.shape.top_k; ++i) {
