@@ -119,8 +119,9 @@ class IndexerTest : public GpuTest {
   static std::vector<std::int32_t> reference_choice(std::span<const float> scores, std::int64_t k) {
     std::vector<std::int32_t> order(scores.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
-    std::stable_sort(order.begin(), order.end(), [scores](std::int32_t a, std::int32_t b) {
-      return scores[static_cast<std::size_t>(a)] > scores[static_cast<std::size_t>(b)];
+    std::sort(order.begin(), order.end(), [scores](std::int32_t a, std::int32_t b) {
+      const float va = scores[static_cast<std::size_t>(a)], vb = scores[static_cast<std::size_t>(b)];
+      return va > vb || (va == vb && a < b);
     });
     order.resize(static_cast<std::size_t>(k));
     std::sort(order.begin(), order.end());
