@@ -23,8 +23,6 @@ constexpr std::size_t kMaxThreads = 1024;       // of a threadgroup
 constexpr std::size_t kMaxStacks = kMaxThreads + 1;
 constexpr std::size_t kGuard = kPage;
 
-__attribute__((tls_model("initial-exec"))) thread_local Worker* current_worker = nullptr;
-
 char* map_pages(std::size_t bytes) {
   void* p = ::mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) violation("no memory for the stacks of a threadgroup");
@@ -57,12 +55,11 @@ extern "C" const char _end __attribute__((visibility("hidden")));
 
 }  // namespace
 
-Worker& Worker::here() { return *current_worker; }
+__attribute__((tls_model("initial-exec"))) __thread Worker* Worker::current_ = nullptr;
 
 Worker::Worker() : stack_area_(map_pages(kMaxStacks * kStackBytes)) {
   static_assert(std::is_trivially_copyable_v<SimdGroup>);
   simds_ = reinterpret_cast<SimdGroup*>(map_pages(kSimdBytes));
-  std::memset(known_, 0xff, sizeof known_);
 }
 
 Worker::~Worker() {
@@ -77,10 +74,11 @@ Worker::~Worker() {
 }
 
 void Worker::begin(const Launch& launch) {
-  current_worker = this;
+  current_ = this;
+  softmetal_known = &known_;
   flush_subnormals();
   launch_ = &launch;
-  std::memset(known_, 0xff, sizeof known_);
+  known_ = KnownMemory{};
   count_ = launch.threads[0] * launch.threads[1] * launch.threads[2];
   fibers_.resize(std::max<std::size_t>(fibers_.size(), count_));
   simd_count_ = (count_ + kSimdWidth - 1) / kSimdWidth;
@@ -323,40 +321,32 @@ void* Worker::threadgroup_array(int id, std::size_t bytes) {
 
 // Everything a kernel touches must be a resident region, threadgroup memory of this group, its arguments, its own stack or a
 // constant of the program.
-void Worker::check_slowly(std::uintptr_t address, std::size_t bytes, bool write) {
+void Worker::check(std::uintptr_t address, std::size_t bytes, bool write) {
   const std::uintptr_t end = address + bytes;
-  const auto inside = [&](const void* begin, std::size_t size) {
+  const auto inside = [&](const void* begin, std::size_t size, bool writable) {
     const auto b = reinterpret_cast<std::uintptr_t>(begin);
-    return address >= b && end <= b + size && end >= address;
+    if (address < b || end > b + size || end < address || (write && !writable)) return false;
+    known_.slot(address, write) = {b, b + size};
+    return true;
   };
   for (const Block& b : dynamic_) {
-    if (b.live && inside(b.data, b.bytes)) return;
+    if (b.live && inside(b.data, b.bytes, true)) return;
   }
   for (const Block& b : arrays_) {
-    if (b.live && inside(b.data, b.bytes)) return;
+    if (b.live && inside(b.data, b.bytes, true)) return;
   }
-  const std::uintptr_t page = address / kPage;
-  if (inside(stack_area_, kMaxStacks * kStackBytes) || (!write && inside(simds_, kSimdBytes))) {
-    known_[0][page % kKnown] = page;
-    if (write) known_[1][page % kKnown] = page;
-    return;
-  }
+  if (inside(stack_area_, kMaxStacks * kStackBytes, true) || inside(simds_, kSimdBytes, false)) return;
   const auto& memory = launch_->memory;
   auto r =
       std::upper_bound(memory.begin(), memory.end(), address, [](std::uintptr_t a, const MemoryRange& m) { return a < m.begin; });
-  if (r != memory.begin() && end >= address) {
+  if (r != memory.begin()) {
     --r;
-    if (address < r->end && end <= r->end && (!write || r->writable)) {
-      if (page * kPage >= r->begin && (page + 1) * kPage <= r->end) {
-        known_[0][page % kKnown] = page;
-        if (r->writable) known_[1][page % kKnown] = page;
-      }
-      return;
-    }
+    const auto* begin = reinterpret_cast<const void*>(r->begin);
+    if (inside(begin, r->end - r->begin, r->writable)) return;
     if (address < r->end && end <= r->end) fail("write to memory that is only readable (constant arguments?)");
   }
   const auto image = reinterpret_cast<std::uintptr_t>(&__ehdr_start);
-  if (!write && inside(&__ehdr_start, reinterpret_cast<std::uintptr_t>(&_end) - image)) return;
+  if (inside(&__ehdr_start, reinterpret_cast<std::uintptr_t>(&_end) - image, false)) return;
   char text[160];
   std::snprintf(text, sizeof text,
                 "%s of %zu bytes at 0x%llx, which is in no resident region, nor in threadgroup memory: out of bounds, not "

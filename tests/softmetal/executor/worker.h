@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "executor/executor.h"
+#include "executor/memory_check.h"
 
 namespace softmetal {
-
-inline constexpr std::size_t kPage = 16384;  // of memory checks: Apple's page
 
 class Worker {
  public:
@@ -25,17 +24,14 @@ class Worker {
   Counters take_counters();
 
   // What kernels call, on the worker of the calling thread.
-  static Worker& here();
+  static Worker& here() { return *current_; }
   void barrier(int line);
   const char* exchange(const void* in, std::size_t bytes, int line, std::uint32_t* lanes);
   unsigned lane() const { return running_ % kSimdWidth; }
   void* threadgroup_array(int id, std::size_t bytes);
 
-  void check(std::uintptr_t address, std::size_t bytes, bool write) {
-    const std::uintptr_t page = address / kPage;
-    if (known_[write][page % kKnown] == page && address % kPage + bytes <= kPage) return;
-    check_slowly(address, bytes, write);
-  }
+  // Ends the process unless the running thread may touch these bytes; remembers in known() that it may.
+  void check(std::uintptr_t address, std::size_t bytes, bool write);
 
  private:
   enum class State : std::uint8_t { kFresh, kReady, kBarrier, kSimd, kDone };
@@ -57,7 +53,6 @@ class Worker {
     std::size_t bytes = 0;
     bool live = false;  // in this launch
   };
-  static constexpr unsigned kKnown = 256;
   static constexpr std::size_t kSimdBytes = (32 * sizeof(SimdGroup) + kPage - 1) / kPage * kPage;
 
   static void carrier_main();
@@ -69,10 +64,11 @@ class Worker {
   void release_simd(unsigned simd);
   void release_barrier();
   void make_ready(std::uint32_t first, std::uint32_t count, State waiting);
-  void check_slowly(std::uintptr_t address, std::size_t bytes, bool write);
   void allocate(Block& block, std::size_t bytes);
   [[noreturn]] void fail(const std::string& what) const;
   std::string where() const;
+
+  __attribute__((tls_model("initial-exec"))) static __thread Worker* current_;
 
   const Launch* launch_ = nullptr;
   std::uint64_t group_ = 0;
@@ -92,7 +88,7 @@ class Worker {
   char* stack_area_ = nullptr;
   Block dynamic_[8];
   std::vector<Block> arrays_;
-  std::uintptr_t known_[2][kKnown];  // pages that may be read, written
+  KnownMemory known_;
   Counters counters_;
 };
 

@@ -10,5 +10,6 @@
 #include "math.h"
 #include "simd.h"
 #ifndef MSL_LINT
+#include "checks.h"
 #include "entry.h"
 #endif
