@@ -71,6 +71,7 @@ kernel void index_queries(constant IndexQueryArgs& a [[buffer(0)]],
 
 // 32 dimensions of a key from `first` on, zeros past the end.
 inline void load_block(device const float* key, u32 first, u32 dims, bool vectors, thread float4* block) {
+#pragma unroll
   for (u32 i = 0; i < 8; ++i) {
     const u32 k = first + 4 * i;
     if (vectors && k < dims)  // then dims is a multiple of 4
@@ -124,6 +125,7 @@ kernel void index_scores(constant IndexScoreArgs& a [[buffer(0)]],
       for (u32 h = 0; h < count; ++h) {
         device const float4* query = (device const float4*)(queries + u64(head + h) * a.padded + base);
         float2 p0 = float2(0.0f), p1 = float2(0.0f);  // even and odd dimensions
+#pragma unroll
         for (u32 i = 0; i < 8; ++i) {
           const float4 q = query[i];
           p0 = fma(block0[i].xy, q.xy, p0);
