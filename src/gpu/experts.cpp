@@ -26,6 +26,7 @@ void run_tiles(Encoder& encoder, const ExpertShape& shape, std::string_view func
   const std::int64_t tiles = max_expert_tiles(shape, rows), blocks = tiles * ceil_div(outputs, kGroupOutputs);
   assert(blocks <= std::numeric_limits<u32>::max());
   a.outputs = static_cast<u32>(outputs);
+  a.x_aligned = a.x % 16 == 0 && a.x_stride % 4 == 0;
   a.tiles_launched = static_cast<u32>(tiles);
   // A row chooses an expert once, so rows bound the slots of a tile.
   constants.push_back(static_cast<u32>(rows == 1 ? 1 : rows <= 4 ? 4 : kExpertTileRows));

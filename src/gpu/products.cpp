@@ -42,6 +42,7 @@ ProductArgs product_args(Encoder& encoder, const ProductLaunch& l, const Matrix&
   a.first_row = static_cast<u32>(slices.first);
   a.count = static_cast<u32>(slices.count);
   a.rows = static_cast<u32>(x.count);
+  a.x_aligned = x.data % 16 == 0 && x.stride % 4 == 0 && x_head % 4 == 0;
   a.row_blocks = static_cast<u32>(l.row_blocks);
   return a;
 }

@@ -147,7 +147,7 @@ class Translation:
     def find_bodies(self):
         """The identifiers in each function and global: what a kernel reaches through the functions it calls."""
         bodies = {}
-        for f in re.finditer(r"\b(\w+)\s*\([^;{}]*\)\s*\{", self.plain):
+        for f in re.finditer(r"\b(?!(?:if|for|while|switch)\b)(\w+)\s*\([^;{}]*\)\s*\{", self.plain):
             end = closing(self.plain, f.end() - 1, "{}")
             bodies.setdefault(f[1], set()).update(IDENTIFIER.findall(self.plain[f.end() : end]))
         for g in re.finditer(r"\bconstant\s+[\w ]*?(\w+)\s*=([^;]*);", self.plain):

@@ -47,9 +47,9 @@ struct ExpertArgs {
   COLI_OUT(float) y;  // [slots][outputs]
   u64 x_stride;
   u32 outputs;
+  u32 x_aligned;  // every row of x at a multiple of 16 bytes
   u32 tiles_launched;
   u32 first_group;
-  u32 pad;
 };
 COLI_SHARED_STRUCT(ExpertArgs, 72);
 

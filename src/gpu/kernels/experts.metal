@@ -62,6 +62,7 @@ constant uint kMostSlots [[function_constant(2)]];     // that a tile can have: 
 template <u32 R>
 inline DeviceRows<R> slot_rows(constant ExpertArgs& a, uint first, uint count) {
   DeviceRows<R> x;
+  x.aligned = a.x_aligned != 0;
   for (uint r = 0; r < R; ++r) {
     const uint slot = first + min(r, count - 1);
     x.row[r] = a.x + (a.row_of ? ulong(a.row_of[slot]) : ulong(slot)) * a.x_stride;

@@ -17,10 +17,12 @@ struct ProductArgs {
   u32 head_rows, first_row;  // head h has the rows from h * head_rows + first_row on
   u32 count;                 // how many
   u32 rows;                  // of activations
+  u32 x_aligned;             // every row of x at a multiple of 16 bytes
   u32 row_blocks;
   u32 first_group;
+  u32 pad;
 };
-COLI_SHARED_STRUCT(ProductArgs, 128);
+COLI_SHARED_STRUCT(ProductArgs, 136);
 
 #ifndef __METAL_VERSION__
 }  // namespace colibri::gpu

@@ -10,6 +10,7 @@ constant uint kRows [[function_constant(1)]];  // of activations that a threadgr
 template <u32 R>
 inline DeviceRows<R> activations(constant ProductArgs& a, ulong head, uint first) {
   DeviceRows<R> x;
+  x.aligned = a.x_aligned != 0;
   for (uint r = 0; r < R; ++r) x.row[r] = a.x + min(first + r, a.rows - 1) * a.x_stride + head * a.x_head;
   return x;
 }
