@@ -144,7 +144,8 @@ void attend(Encoder& encoder, const AttentionShape& shape, const StepTable& step
                      {plan.groups * plan.parts_per_group * tiles, rows, ceil_div(column_threads, std::int64_t{sum_threads})},
                      sum_threads);
     encoder.barrier();
-    encoder.dispatch({"attention", "attention_context", constants}, args, {shape.heads, rows}, kContextThreads);
+    encoder.dispatch({"attention", "attention_context", constants}, args,
+                     {shape.heads, rows, ceil_div(shape.latent, std::int64_t{kContextThreads})}, kContextThreads);
   }
 }
 

@@ -89,33 +89,53 @@ inline float2 load2(device const float* p, u32 k, u32 n) {
 #define EACH_HEAD(h) _Pragma("unroll") for (u32 h = 0; h < kHeads; ++h)
 
 // The accumulators of rule C2 are a tree over g (the block's number mod 8) for even and for odd elements:
-// ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)), then even + odd. A simdgroup sums blocks g and g + 4 of 32 entries for all heads of
-// the tile and leaves its level of the tree in sums: [4 simdgroups][even, odd][heads of the tile][32 entries].
+// ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)), then even + odd. A simdgroup sums blocks g and g + 4 of 32 entries, one a lane, for all
+// heads of the tile, and leaves its level of the tree in its part of the threadgroup's memory, as [even, odd][heads][32 entries].
+// Before that the part holds kColumns columns of the entries and of the queries: they are loaded side by side, and each is used
+// by all lanes or for all heads.
+constant constexpr u32 kColumns = 16;
+constant constexpr u32 kEntryStride = kColumns + 4;  // lanes that read their entries' columns stay apart
+constant constexpr u32 kPartFloats = kTileEntries * kEntryStride + kMostHeads * kColumns;
+
 template <u32 kHeads>
-inline void score_tile(device const float* entry, device const float* query, u32 cache, u32 heads, u32 g, u32 lane,
-                       threadgroup float* sums) {
+inline void score_tile(device const float* entries, device const i32* list, u32 first, u32 last, device const float* query,
+                       u32 cache, u32 heads, u32 g, u32 lane, threadgroup float* part) {
+  constexpr u32 kLanes = kColumns / 4;  // that load one entry together; each loads of as many entries
+  const u32 column = lane % kLanes * 4, row = lane / kLanes;
+  threadgroup float* queries = part + kTileEntries * kEntryStride;
+  device const float* loaded[kLanes];
+  for (u32 i = 0; i < kLanes; ++i) loaded[i] = entry_at(entries, list, min(first + row + i * (32 / kLanes), last), cache);
   float2 level[kHeads];
   for (u32 step = 0; step < 2; ++step) {
     float2 acc[kHeads];
     EACH_HEAD(h) acc[h] = float2(0.0f);
-    for (u32 first = 32 * (g + 4 * step); first < cache; first += 256) {
+    for (u32 block = 32 * (g + 4 * step); block < cache; block += 256) {
       float2 p[kHeads];
       EACH_HEAD(h) p[h] = float2(0.0f);
-      for (u32 k = first; k < first + 32; k += 4) {
-        const float4 e = load4(entry, k, cache);
-        EACH_HEAD(h) {
-          const float4 q = load4(query + min(h, heads - 1) * cache, k, cache);
-          p[h] = fma(float2(e.x, e.y), float2(q.x, q.y), p[h]);
-          p[h] = fma(float2(e.z, e.w), float2(q.z, q.w), p[h]);
+      for (u32 k = block; k < block + 32; k += kColumns) {
+        simdgroup_barrier(mem_flags::mem_threadgroup);  // what is there has been used
+        for (u32 i = 0; i < kLanes; ++i)
+          *(threadgroup float4*)(part + (row + i * (32 / kLanes)) * kEntryStride + column) = load4(loaded[i], k + column, cache);
+        for (u32 h = row; h < kHeads; h += 32 / kLanes)
+          *(threadgroup float4*)(queries + h * kColumns + column) = load4(query + min(h, heads - 1) * cache, k + column, cache);
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        for (u32 j = 0; j < kColumns; j += 4) {
+          const float4 e = *(threadgroup const float4*)(part + lane * kEntryStride + j);
+          EACH_HEAD(h) {
+            const float4 q = *(threadgroup const float4*)(queries + h * kColumns + j);
+            p[h] = fma(float2(e.x, e.y), float2(q.x, q.y), p[h]);
+            p[h] = fma(float2(e.z, e.w), float2(q.z, q.w), p[h]);
+          }
         }
       }
       EACH_HEAD(h) acc[h] = fma(float2(1.0f), p[h], acc[h]);
     }
     EACH_HEAD(h) level[h] = step == 0 ? acc[h] : level[h] + acc[h];
   }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
   EACH_HEAD(h) {
-    sums[(2 * g * kHeads + h) * kTileEntries + lane] = level[h].x;
-    sums[((2 * g + 1) * kHeads + h) * kTileEntries + lane] = level[h].y;
+    part[h * kTileEntries + lane] = level[h].x;
+    part[(kHeads + h) * kTileEntries + lane] = level[h].y;
   }
 }
 
@@ -123,26 +143,30 @@ inline void score_tile(device const float* entry, device const float* query, u32
 kernel void attention_scores(constant AttendArgs& a [[buffer(0)]],
                              uint3 group [[threadgroup_position_in_grid]],
                              uint t [[thread_index_in_threadgroup]]) {
-  threadgroup float sums[8 * kMostHeads * kTileEntries];
+  threadgroup float4 memory[kScoreThreads / 32 * kPartFloats / 4];
+  threadgroup float* parts = (threadgroup float*)memory;
   const u32 x = group.x + a.first_group, r = group.y, tiles = (a.heads + kTileHeads - 1) / kTileHeads;
   const u32 first = x / tiles * kTileEntries, head = x % tiles * kTileHeads, n = visible(a, r);
   if (first >= n) return;
   const u32 heads = min(kTileHeads, a.heads - head), g = t / 32, lane = t % 32;
-  device const float* entry = entry_at(a.rows[r].entries, list_of(a, r), min(first + lane, n - 1), a.cache);
+  threadgroup float* part = parts + g * kPartFloats;
+  device const float* entries = a.rows[r].entries;
+  device const i32* list = list_of(a, r);
   device const float* query = a.absorbed + (ulong(r) * a.heads + head) * a.cache;
   switch (kTileHeads) {
-    case 1: score_tile<1>(entry, query, a.cache, heads, g, lane, sums); break;
-    case 2: score_tile<2>(entry, query, a.cache, heads, g, lane, sums); break;
-    case 4: score_tile<4>(entry, query, a.cache, heads, g, lane, sums); break;
-    default: score_tile<8>(entry, query, a.cache, heads, g, lane, sums); break;
+    case 1: score_tile<1>(entries, list, first, n - 1, query, a.cache, heads, g, lane, part); break;
+    case 2: score_tile<2>(entries, list, first, n - 1, query, a.cache, heads, g, lane, part); break;
+    case 4: score_tile<4>(entries, list, first, n - 1, query, a.cache, heads, g, lane, part); break;
+    default: score_tile<8>(entries, list, first, n - 1, query, a.cache, heads, g, lane, part); break;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  const u32 plane = kTileHeads * kTileEntries;
+  const u32 odd_at = kTileHeads * kTileEntries;
   for (u32 i = t; i < heads * kTileEntries; i += kScoreThreads) {
     if (first + i % kTileEntries >= n) continue;
-    threadgroup const float* s = sums + i;
-    const float even = (s[0] + s[4 * plane]) + (s[2 * plane] + s[6 * plane]);
-    const float odd = (s[plane] + s[5 * plane]) + (s[3 * plane] + s[7 * plane]);
+    threadgroup const float* s = parts + i;
+    const float even = (s[0] + s[2 * kPartFloats]) + (s[kPartFloats] + s[3 * kPartFloats]);
+    s += odd_at;
+    const float odd = (s[0] + s[2 * kPartFloats]) + (s[kPartFloats] + s[3 * kPartFloats]);
     a.scores[(ulong(r) * a.heads + head + i / kTileEntries) * a.stride + first + i % kTileEntries] = (even + odd) * a.scale;
   }
 }
@@ -217,39 +241,49 @@ kernel void attention_exponentials(constant AttendArgs& a [[buffer(0)]],
   if (t == 0) a.denominators[row * a.groups + g] = tree16(lanes);
 }
 
-// Two columns from c of the sums over entries [first, last), first being a multiple of 64: chunks of 64, added in order.
+// Two columns from c of the sums over entries [first, last), first being a multiple of 64: chunks of 64, added in order. The
+// chunk's exponentials, which all threads use, go through the threadgroup's memory as [heads][64], and where its entries lie too.
 template <u32 kHeads>
-inline void weighted_sums(device const float* p, u32 stride, device const float* entries, device const i32* list, u32 cache,
-                          u32 latent, u32 heads, u32 c, u32 first, u32 last, device float* out) {
+inline void weighted_sums(constant AttendArgs& a, device const float* exponentials, device const float* entries,
+                          device const i32* list, u32 heads, u32 c, u32 first, u32 last, u32 t, u32 threads,
+                          threadgroup float* shared, threadgroup u32* positions, device float* out) {
   float2 total[kHeads];
   EACH_HEAD(h) total[h] = float2(0.0f);
   for (u32 chunk = first; chunk < last; chunk += kChunk) {
-    const u32 end = min(chunk + kChunk, last);
+    const u32 count = min(last - chunk, kChunk);
+    threadgroup_barrier(mem_flags::mem_threadgroup);  // what is there has been used
+    for (u32 i = t; i < kHeads * kChunk; i += threads) {
+      const u32 h = min(i / kChunk, heads - 1);
+      shared[i] = i % kChunk < count ? exponentials[ulong(h) * a.stride + chunk + i % kChunk] : 0.0f;
+    }
+    for (u32 i = t; i < count; i += threads) positions[i] = list ? u32(list[chunk + i]) : chunk + i;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (c >= a.latent) continue;
     float2 s[kHeads];
     EACH_HEAD(h) s[h] = float2(0.0f);
-    u32 i = chunk;
-    for (; i + 4 <= end; i += 4) {
+    u32 i = 0;
+    for (; i + 4 <= count; i += 4) {
       float2 v[4];
-      for (u32 j = 0; j < 4; ++j) v[j] = load2(entry_at(entries, list, i + j, cache), c, latent);
+      for (u32 j = 0; j < 4; ++j) v[j] = load2(entries + ulong(positions[i + j]) * a.cache, c, a.latent);
       EACH_HEAD(h) {
-        const float4 four = *(device const float4*)(p + ulong(min(h, heads - 1)) * stride + i);
-        s[h] = fma(float2(four.x), v[0], s[h]);
-        s[h] = fma(float2(four.y), v[1], s[h]);
-        s[h] = fma(float2(four.z), v[2], s[h]);
-        s[h] = fma(float2(four.w), v[3], s[h]);
+        const float4 p = *(threadgroup const float4*)(shared + h * kChunk + i);
+        s[h] = fma(float2(p.x), v[0], s[h]);
+        s[h] = fma(float2(p.y), v[1], s[h]);
+        s[h] = fma(float2(p.z), v[2], s[h]);
+        s[h] = fma(float2(p.w), v[3], s[h]);
       }
     }
-    for (; i < end; ++i) {
-      const float2 v = load2(entry_at(entries, list, i, cache), c, latent);
-      EACH_HEAD(h) s[h] = fma(float2(p[ulong(min(h, heads - 1)) * stride + i]), v, s[h]);
+    for (; i < count; ++i) {
+      const float2 v = load2(entries + ulong(positions[i]) * a.cache, c, a.latent);
+      EACH_HEAD(h) s[h] = fma(float2(shared[h * kChunk + i]), v, s[h]);
     }
     EACH_HEAD(h) total[h] = total[h] + s[h];
   }
   EACH_HEAD(h) {
     if (h >= heads) continue;
-    device float* to = out + ulong(h) * latent + c;
-    to[0] = total[h].x;
-    if (c + 1 < latent) to[1] = total[h].y;
+    device float* to = out + ulong(h) * a.latent + c;
+    if (c < a.latent) to[0] = total[h].x;
+    if (c + 1 < a.latent) to[1] = total[h].y;
   }
 }
 
@@ -258,24 +292,27 @@ kernel void attention_sums(constant AttendArgs& a [[buffer(0)]],
                            uint3 group [[threadgroup_position_in_grid]],
                            uint t [[thread_index_in_threadgroup]],
                            uint threads [[threads_per_threadgroup]]) {
+  threadgroup float4 memory[kMostHeads * kChunk / 4];
+  threadgroup u32 positions[kChunk];
+  threadgroup float* shared = (threadgroup float*)memory;
   const u32 x = group.x + a.first_group, r = group.y, tiles = (a.heads + kTileHeads - 1) / kTileHeads;
   const u32 part = x / tiles, head = x % tiles * kTileHeads, n = visible(a, r);
   const u32 entries = kGroup / a.parts_per_group, first = part * entries, c = 2 * (group.z * threads + t);
-  if (first >= n || c >= a.latent) return;
+  if (first >= n) return;
   const u32 last = min(n, first + entries), heads = min(kTileHeads, a.heads - head);
   device const float* p = a.scores + (ulong(r) * a.heads + head) * a.stride;
   device float* out = a.parts + ((ulong(r) * a.groups * a.parts_per_group + part) * a.heads + head) * a.latent;
   device const float* cache = a.rows[r].entries;
   device const i32* list = list_of(a, r);
   switch (kTileHeads) {
-    case 1: weighted_sums<1>(p, a.stride, cache, list, a.cache, a.latent, heads, c, first, last, out); break;
-    case 2: weighted_sums<2>(p, a.stride, cache, list, a.cache, a.latent, heads, c, first, last, out); break;
-    case 4: weighted_sums<4>(p, a.stride, cache, list, a.cache, a.latent, heads, c, first, last, out); break;
-    default: weighted_sums<8>(p, a.stride, cache, list, a.cache, a.latent, heads, c, first, last, out); break;
+    case 1: weighted_sums<1>(a, p, cache, list, heads, c, first, last, t, threads, shared, positions, out); break;
+    case 2: weighted_sums<2>(a, p, cache, list, heads, c, first, last, t, threads, shared, positions, out); break;
+    case 4: weighted_sums<4>(a, p, cache, list, heads, c, first, last, t, threads, shared, positions, out); break;
+    default: weighted_sums<8>(a, p, cache, list, heads, c, first, last, t, threads, shared, positions, out); break;
   }
 }
 
-// The parts of a group in order, the groups in order, times 1 / denominator. x: heads; y: rows.
+// The parts of a group in order, the groups in order, times 1 / denominator. x: heads; y: rows; z: tiles of columns.
 kernel void attention_context(constant AttendArgs& a [[buffer(0)]],
                               uint3 group [[threadgroup_position_in_grid]],
                               uint t [[thread_index_in_threadgroup]],
@@ -285,15 +322,15 @@ kernel void attention_context(constant AttendArgs& a [[buffer(0)]],
   float denominator = 0.0f;
   for (u32 g = 0; g * kGroup < n; ++g) denominator = denominator + a.denominators[row * a.groups + g];
   const float inverse = precise::divide(1.0f, denominator);
-  for (u32 c = t; c < a.latent; c += threads) {
-    device const float* part = a.parts + (ulong(r) * a.groups * a.parts_per_group * a.heads + head) * a.latent + c;
-    float sum = 0.0f;
-    for (u32 first = 0; first < n; first += kGroup) {
-      float total = 0.0f;
-      const u32 last = min(n, first + kGroup);
-      for (u32 i = first; i < last; i += entries, part += ulong(a.heads) * a.latent) total = total + *part;
-      sum = sum + total;
-    }
-    a.context[row * a.latent + c] = sum * inverse;
+  const u32 c = group.z * threads + t;
+  if (c >= a.latent) return;
+  device const float* part = a.parts + (ulong(r) * a.groups * a.parts_per_group * a.heads + head) * a.latent + c;
+  float sum = 0.0f;
+  for (u32 first = 0; first < n; first += kGroup) {
+    float total = 0.0f;
+    const u32 last = min(n, first + kGroup);
+    for (u32 i = first; i < last; i += entries, part += ulong(a.heads) * a.latent) total = total + *part;
+    sum = sum + total;
   }
+  a.context[row * a.latent + c] = sum * inverse;
 }
