@@ -163,8 +163,9 @@ void Worker::finish() {
   fibers_[running_].state = State::kDone;
   --alive_;
   --simds_[running_ / kSimdWidth].alive;
+  if (at_barrier_ != 0)
+    fail("divergent threadgroup_barrier: this thread ended, others wait at line " + std::to_string(barrier_line_));
   release_simd(running_ / kSimdWidth);
-  release_barrier();
   std::uint32_t next = 0;
   void* to = main_sp_;
   if (take_next(next)) {
@@ -245,7 +246,6 @@ void Worker::release_simd(unsigned simd) {
 }
 
 void Worker::release_barrier() {
-  if (at_barrier_ == 0 || at_barrier_ != alive_) return;
   at_barrier_ = 0;
   barrier_line_ = 0;
   make_ready(0, count_, State::kBarrier);
@@ -258,10 +258,11 @@ void Worker::barrier(int line) {
     fail("divergent threadgroup_barrier: some threads are at line " + std::to_string(barrier_line_) + ", thread " +
          std::to_string(running_) + " at line " + std::to_string(line));
   }
+  if (alive_ != count_) fail("divergent threadgroup_barrier at line " + std::to_string(line) + ": other threads have ended");
   barrier_line_ = line;
   me.line = line;
   me.state = State::kBarrier;
-  if (++at_barrier_ == alive_) {
+  if (++at_barrier_ == count_) {
     release_barrier();
     me.state = State::kReady;
     return;

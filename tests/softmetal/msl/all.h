@@ -9,7 +9,12 @@
 #include "atomic.h"
 #include "math.h"
 #include "simd.h"
-#ifndef MSL_LINT
+#ifdef MSL_LINT
+namespace msl {
+template <class T, int kId>
+threadgroup T& threadgroup_array();
+}
+#else
 #include "checks.h"
 #include "entry.h"
 #endif

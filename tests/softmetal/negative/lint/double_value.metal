@@ -1,0 +1,14 @@
+// expect: Metal has no double
+#include <metal_stdlib>
+#pragma METAL fp contract(off)
+using namespace metal;
+struct Args {
+  device float* x;
+  uint n, first_group;
+};
+
+kernel void k(constant Args& a [[buffer(0)]], uint group [[threadgroup_position_in_grid]]) {
+  const uint i = group + a.first_group;
+  double d = a.x[i];
+  a.x[i] = float(d);
+}

@@ -1,0 +1,14 @@
+// expect: cannot pass pointer to address space
+#include <metal_stdlib>
+#pragma METAL fp contract(off)
+using namespace metal;
+struct Args {
+  device float* x;
+  uint n, first_group;
+};
+
+inline float first(thread const float* p) { return *p; }
+kernel void k(constant Args& a [[buffer(0)]], uint group [[threadgroup_position_in_grid]]) {
+  const uint i = group + a.first_group;
+  a.x[i] = first(a.x);
+}

@@ -1,0 +1,15 @@
+// expect: write float4(x)
+#include <metal_stdlib>
+#pragma METAL fp contract(off)
+using namespace metal;
+struct Args {
+  device float* x;
+  uint n, first_group;
+};
+
+kernel void k(constant Args& a [[buffer(0)]], uint group [[threadgroup_position_in_grid]]) {
+  const uint i = group + a.first_group;
+  const uint4 q = uint4(i);
+  const float4 f = (float4)(q);
+  a.x[i] = f.x;
+}

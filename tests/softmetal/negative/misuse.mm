@@ -1,0 +1,117 @@
+// Wrong uses of Metal, each of which must end the process with a message. Compiled without ARC into the library for tests.
+#import <Metal/Metal.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "foundation/runtime.h"
+
+namespace {
+
+struct Metal {
+  id<MTLDevice> device = MTLCreateSystemDefaultDevice();
+  id<MTLCommandQueue> queue = [device newCommandQueue];
+  id<MTLCommandBuffer> buffer = [queue commandBufferWithDescriptor:[MTLCommandBufferDescriptor new]];
+
+  id<MTLComputeCommandEncoder> encoder() { return [buffer computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent]; }
+};
+
+using Misuse = void (*)(Metal&);
+struct Named {
+  const char* name;
+  Misuse run;
+};
+
+const Named kMisuses[] = {
+    {"commit-twice",
+     [](Metal& m) {
+       [m.buffer commit];
+       [m.buffer commit];
+     }},
+    {"commit-while-encoding",
+     [](Metal& m) {
+       m.encoder();
+       [m.buffer commit];
+     }},
+    {"two-encoders",
+     [](Metal& m) {
+       m.encoder();
+       m.encoder();
+     }},
+    {"encoder-after-commit",
+     [](Metal& m) {
+       [m.buffer commit];
+       m.encoder();
+     }},
+    {"wait-before-commit", [](Metal& m) { [m.buffer waitUntilCompleted]; }},
+    {"call-after-end",
+     [](Metal& m) {
+       id<MTLComputeCommandEncoder> e = m.encoder();
+       [e endEncoding];
+       [e memoryBarrierWithScope:MTLBarrierScopeBuffers];
+     }},
+    {"end-twice",
+     [](Metal& m) {
+       id<MTLComputeCommandEncoder> e = m.encoder();
+       [e endEncoding];
+       [e endEncoding];
+     }},
+    {"no-end",
+     [](Metal& m) {
+       void* pool = objc_autoreleasePoolPush();
+       m.encoder();
+       objc_autoreleasePoolPop(pool);
+     }},
+    {"no-pipeline",
+     [](Metal& m) { [m.encoder() dispatchThreadgroups:MTLSizeMake(1, 1, 1) threadsPerThreadgroup:MTLSizeMake(32, 1, 1)]; }},
+    {"long-arguments",
+     [](Metal& m) {
+       static const char bytes[4097] = {};
+       [m.encoder() setBytes:bytes length:sizeof bytes atIndex:0];
+     }},
+    {"odd-threadgroup-memory", [](Metal& m) { [m.encoder() setThreadgroupMemoryLength:24 atIndex:0]; }},
+    {"much-threadgroup-memory", [](Metal& m) { [m.encoder() setThreadgroupMemoryLength:32784 atIndex:0]; }},
+    {"unaligned-buffer",
+     [](Metal& m) {
+       char* p = static_cast<char*>(std::aligned_alloc(16384, 32768));
+       [m.device newBufferWithBytesNoCopy:p + 4096 length:16384 options:MTLResourceStorageModeShared deallocator:nil];
+     }},
+    {"odd-buffer-length",
+     [](Metal& m) {
+       void* p = std::aligned_alloc(16384, 16384);
+       [m.device newBufferWithBytesNoCopy:p length:8192 options:MTLResourceStorageModeShared deallocator:nil];
+     }},
+    {"fast-math",
+     [](Metal& m) {
+       NSError* error = nil;
+       [m.device newLibraryWithSource:@"" options:[MTLCompileOptions new] error:&error];
+     }},
+    {"wrong-selector",
+     [](Metal& m) {
+       id anything = m.device;
+       [anything addResidencySet:nil];
+     }},
+    {"remove-what-is-not-there",
+     [](Metal& m) {
+       NSError* error = nil;
+       id<MTLResidencySet> set = [m.device newResidencySetWithDescriptor:[MTLResidencySetDescriptor new] error:&error];
+       void* p = std::aligned_alloc(16384, 16384);
+       id<MTLBuffer> b = [m.device newBufferWithBytesNoCopy:p length:16384 options:MTLResourceStorageModeShared deallocator:nil];
+       [set removeAllocation:b];
+     }},
+};
+
+}  // namespace
+
+// Returns only when the misuse was not noticed, or is not known: then false.
+extern "C" __attribute__((visibility("default"))) bool soft_metal_misuse(const char* name) {
+  objc_autoreleasePoolPush();
+  Metal metal;
+  for (const Named& n : kMisuses) {
+    if (std::strcmp(n.name, name) != 0) continue;
+    n.run(metal);
+    return true;
+  }
+  return false;
+}
