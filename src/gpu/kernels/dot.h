@@ -231,20 +231,6 @@ inline bool has_sum(uint lane) {
   return N >= 16 || lane % (16 / (N < 16 ? N : 16)) == 0;
 }
 
-// For a stored format known at run time or, better, through a function constant.
-#define COLI_FOR_FORMAT(format, CALL)           \
-  switch (format) {                             \
-    case kStoredF32: CALL(kStoredF32); break;   \
-    case kStoredBF16: CALL(kStoredBF16); break; \
-    case kStoredF16: CALL(kStoredF16); break;   \
-    case kStoredInt8: CALL(kStoredInt8); break; \
-    case kStoredInt4Row:                        \
-    case kStoredInt4: CALL(kStoredInt4); break; \
-    case kStoredInt2: CALL(kStoredInt2); break; \
-    case kStoredInt3: CALL(kStoredInt3); break; \
-    default: CALL(kStoredF8); break;            \
-  }
-
 // Dots of outputs [first, first + kOutputs) of w (those before `end` count) with R rows: all 32 lanes call it with their half's
 // `first`. v: R * kOutputs floats, sum r * kOutputs + o in the order of tree_sums.
 template <u32 R>

@@ -1,6 +1,6 @@
 #include "gpu/kernels/rowwise.h"
-#include "gpu/kernels/element.h"
 #include "gpu/kernels/elementary.h"
+#include "gpu/kernels/weights.h"
 
 #pragma METAL fp contract(off)
 using namespace metal;
@@ -63,10 +63,14 @@ kernel void check_finite(constant ElementArgs& a [[buffer(0)]],
 kernel void embed(constant EmbedArgs& a [[buffer(0)]],
                   uint3 group [[threadgroup_position_in_grid]],
                   uint t [[thread_index_in_threadgroup]]) {
-  const ulong k = ulong(group.x + a.first_group) * kThreads + t, row = a.first_row + group.y;
+  const u32 k = (group.x + a.first_group) * kThreads + t;
+  const ulong row = a.first_row + group.y;
   if (k >= a.w.cols) return;
-  const u32 id = u32(a.ids[row]), span = element_span(kFormat, a.w.cols, a.w.group);
-  float value = element(a.w.data + id * a.w.row_bytes, kFormat, k);
-  if (span > 0) value = value * element_scales(a.w.scales, kFormat, a.w.scale_stride, a.w.row_origin, id)[k / span];
+  const Weights w = weights_of(&a.w);
+  const u32 id = u32(a.ids[row]);
+  float value = 0.0f;
+#define COLI_WEIGHT(F) value = real_weight<F>(w, id, k)
+  COLI_FOR_FORMAT(kFormat, COLI_WEIGHT)
+#undef COLI_WEIGHT
   a.out[row * a.w.cols + k] = value;
 }

@@ -35,6 +35,20 @@ inline uint columns_per_scale(thread const Weights& w) {
 
 constexpr bool has_scales(u32 format) { return format >= kStoredInt8; }
 
+// For a stored format known at run time or, better, through a function constant.
+#define COLI_FOR_FORMAT(format, CALL)           \
+  switch (format) {                             \
+    case kStoredF32: CALL(kStoredF32); break;   \
+    case kStoredBF16: CALL(kStoredBF16); break; \
+    case kStoredF16: CALL(kStoredF16); break;   \
+    case kStoredInt8: CALL(kStoredInt8); break; \
+    case kStoredInt4Row:                        \
+    case kStoredInt4: CALL(kStoredInt4); break; \
+    case kStoredInt2: CALL(kStoredInt2); break; \
+    case kStoredInt3: CALL(kStoredInt3); break; \
+    default: CALL(kStoredF8); break;            \
+  }
+
 // Small stored integers become floats without a conversion: 2^23 + code is exact, and so is what remains without 2^23 + zero.
 inline float integer(uint code, float zero) { return as_type<float>(code | 0x4b000000u) - (8388608.0f + zero); }
 
@@ -67,6 +81,15 @@ inline float stored_value(device const uchar* row, uint k) {
     return integer(low | high << 2, 4.0f);
   }
   return widen_e4m3(row[k]);
+}
+
+// The real weight of row o and column k: the stored value times its scale, rounded once.
+template <u32 F>
+inline float real_weight(thread const Weights& w, uint o, uint k) {
+  const float value = stored_value<F>(w.data + ulong(o) * w.row_bytes, k);
+  if (!has_scales(F)) return value;
+  const uint span = columns_per_scale<F>(w);
+  return value * scales_of_row<F>(w, o)[span ? k / span : 0];
 }
 
 inline uint word_at(device const uchar* p, bool aligned) {
