@@ -2,6 +2,7 @@
 #include "gpu/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
