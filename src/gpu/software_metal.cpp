@@ -9,6 +9,13 @@
 
 #include "gpu/device.h"
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+// What GCC's Objective-C runtime, which the software device uses, allocates for classes it keeps for ever.
+extern "C" const char* __lsan_default_suppressions() { return "leak:libobjc.so"; }  // NOLINT(bugprone-reserved-identifier)
+#endif
+#endif
+
 namespace colibri::gpu {
 namespace {
 

@@ -347,7 +347,9 @@ class FaultTest : public DeviceTest {
     counters = reinterpret_cast<decltype(counters)>(::dlsym(library, "soft_metal_counters"));
     ASSERT_TRUE(arm != nullptr && disarm != nullptr && counters != nullptr);
   }
-  void TearDown() override { disarm(); }
+  void TearDown() override {
+    if (disarm != nullptr) disarm();
+  }
 
   decltype(&soft_metal_arm) arm = nullptr;
   decltype(&soft_metal_disarm) disarm = nullptr;

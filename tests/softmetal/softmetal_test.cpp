@@ -149,6 +149,12 @@ TEST_F(SoftMetal, MissingBarrierBetweenDispatchesShows) {
   }
 }
 
+TEST_F(SoftMetal, CommandBuffersWithoutAFenceOvertake) {
+  const auto overtakes = symbol<bool(bool)>("soft_metal_overtakes");
+  EXPECT_FALSE(overtakes(true));
+  EXPECT_TRUE(overtakes(false));
+}
+
 TEST_F(SoftMetal, KernelThatIgnoresFirstGroupShows) {
   run("ignores_first_group", 0, {4, 1, 1});
   args_.first_group = 4;

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Turns Metal Shading Language into C++ that clang compiles against msl/: run(TEXT.metal) -> C++ on stdout.
+"""Turns Metal Shading Language into C++ that clang compiles against msl/.
 
-    translate.py NAME TEXT.metal            a unit that defines softmetal::CompiledText softmetal_text_NAME
-    translate.py NAME TEXT.metal --lint     for -fsyntax-only -DMSL_LINT
+    translate.py NAME TEXT.metal    prints a unit that defines softmetal::CompiledText softmetal_text_NAME
 
 Most of the language is C++ already. Changed are:
     constant uint n [[function_constant(i)]];    a global that the device sets before each launch
@@ -10,6 +9,7 @@ Most of the language is C++ already. Changed are:
     [[buffer(i)]] and the other attributes       written down for the entry of each kernel
     template [[host_name("x")]] kernel ... f<..> an entry with that name
 A kernel parameter without an attribute and a vector cast in C's style (it would reinterpret bits) are errors."""
+import os
 import re
 import sys
 
@@ -200,19 +200,16 @@ def text_hash(text):  # FNV-1a, as in executor/kernel_abi.h
     return h
 
 
-def main():
-    name, path = sys.argv[1:3]
+def unit(name, path):
+    """The C++ of a text, or the end of the program with the mistake."""
     with open(path, encoding="utf8", newline="") as f:
         text = f.read()
     try:
         t = Translation(name, text)
     except Wrong as e:
         sys.exit(f"{path}:{e}")
-    if "--lint" in sys.argv:
-        print(f'#line 1 "{path}"\n{t.cpp()}')
-    else:
-        print(f'#include "all.h"\n#line 1 "{path}"\n{t.cpp()}\n{t.tables()}')
+    return f'#include "all.h"\n#line 1 "{os.path.basename(path)}"\n{t.cpp()}\n{t.tables()}\n'
 
 
 if __name__ == "__main__":
-    main()
+    print(unit(sys.argv[1], sys.argv[2]))

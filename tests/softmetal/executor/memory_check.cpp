@@ -16,21 +16,21 @@ __attribute__((preserve_all)) void softmetal_check(unsigned long address, unsign
   Worker::here().check(address, bytes, write);
 }
 
-void* __asan_memcpy(void* to, const void* from, std::size_t bytes) {
+void* __softmetal_memcpy(void* to, const void* from, std::size_t bytes) {
   if (bytes != 0) {
     softmetal_check(reinterpret_cast<std::uintptr_t>(from), bytes, false);
     softmetal_check(reinterpret_cast<std::uintptr_t>(to), bytes, true);
   }
   return std::memcpy(to, from, bytes);
 }
-void* __asan_memmove(void* to, const void* from, std::size_t bytes) {
+void* __softmetal_memmove(void* to, const void* from, std::size_t bytes) {
   if (bytes != 0) {
     softmetal_check(reinterpret_cast<std::uintptr_t>(from), bytes, false);
     softmetal_check(reinterpret_cast<std::uintptr_t>(to), bytes, true);
   }
   return std::memmove(to, from, bytes);
 }
-void* __asan_memset(void* to, int value, std::size_t bytes) {
+void* __softmetal_memset(void* to, int value, std::size_t bytes) {
   if (bytes != 0) softmetal_check(reinterpret_cast<std::uintptr_t>(to), bytes, true);
   return std::memset(to, value, bytes);
 }

@@ -40,7 +40,7 @@ struct Controls {
 };
 
 Controls& controls() {
-  static Controls c;
+  static Controls& c = *new Controls;  // outlives devices that statics hold
   return c;
 }
 
@@ -91,12 +91,20 @@ void WorkQueue::commit(std::shared_ptr<Work> work) {
   wake_.notify_all();
 }
 
+void WorkQueue::hold(bool on) {
+  {
+    const std::lock_guard lock(mutex_);
+    held_ = on;
+  }
+  wake_.notify_all();
+}
+
 void WorkQueue::run_all() {
   for (;;) {
     std::shared_ptr<Work> work;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+      wake_.wait(lock, [&] { return stop_ || (!held_ && !queue_.empty()); });
       if (queue_.empty()) return;
       // Without a fence a later command buffer may overtake an earlier one.
       if (queue_.size() > 1 && controls().seed != 0) {

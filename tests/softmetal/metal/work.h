@@ -68,6 +68,7 @@ class WorkQueue {
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
   void commit(std::shared_ptr<Work> work);
+  void hold(bool on);  // what is committed waits until it is off again
 
  private:
   void run_all();
@@ -77,7 +78,7 @@ class WorkQueue {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::shared_ptr<Work>> queue_;
-  bool stop_ = false;
+  bool stop_ = false, held_ = false;
   std::unique_ptr<Executor> executor_;
   unsigned executor_threads_ = 0;
   std::uint64_t launches_ = 0;

@@ -13,9 +13,9 @@ MSL_CHECK void check(unsigned long address, unsigned long bytes, bool write) {
 }
 }  // namespace msl
 
-#define MSL_ACCESS(bytes)                                                                       \
-  MSL_CHECK void __asan_load##bytes##_noabort(unsigned long a) { msl::check(a, bytes, false); } \
-  MSL_CHECK void __asan_store##bytes##_noabort(unsigned long a) { msl::check(a, bytes, true); }
+#define MSL_ACCESS(bytes)                                                                            \
+  MSL_CHECK void __softmetal_load##bytes##_noabort(unsigned long a) { msl::check(a, bytes, false); } \
+  MSL_CHECK void __softmetal_store##bytes##_noabort(unsigned long a) { msl::check(a, bytes, true); }
 
 extern "C" {
 MSL_ACCESS(1)
@@ -23,7 +23,6 @@ MSL_ACCESS(2)
 MSL_ACCESS(4)
 MSL_ACCESS(8)
 MSL_ACCESS(16)
-MSL_CHECK void __asan_loadN_noabort(unsigned long a, unsigned long bytes) { msl::check(a, bytes, false); }
-MSL_CHECK void __asan_storeN_noabort(unsigned long a, unsigned long bytes) { msl::check(a, bytes, true); }
-MSL_CHECK void __asan_handle_no_return() {}
+MSL_CHECK void __softmetal_loadN_noabort(unsigned long a, unsigned long bytes) { msl::check(a, bytes, false); }
+MSL_CHECK void __softmetal_storeN_noabort(unsigned long a, unsigned long bytes) { msl::check(a, bytes, true); }
 }

@@ -6,14 +6,19 @@
 #include <string>
 
 #include "foundation/runtime.h"
+#include "metal/objects.h"
 
 namespace {
 
 struct Metal {
   id<MTLDevice> device = MTLCreateSystemDefaultDevice();
   id<MTLCommandQueue> queue = [device newCommandQueue];
-  id<MTLCommandBuffer> buffer = [queue commandBufferWithDescriptor:[MTLCommandBufferDescriptor new]];
+  id<MTLCommandBuffer> buffer = [queue commandBufferWithDescriptor:[[MTLCommandBufferDescriptor new] autorelease]];
 
+  ~Metal() {
+    [queue release];
+    [device release];
+  }
   id<MTLComputeCommandEncoder> encoder() { return [buffer computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent]; }
 };
 
@@ -104,14 +109,44 @@ const Named kMisuses[] = {
 
 }  // namespace
 
+// Whether one of 16 command buffers, committed before any ran, overtook another.
+extern "C" __attribute__((visibility("default"))) bool soft_metal_overtakes(bool fenced) {
+  void* pool = objc_autoreleasePoolPush();
+  bool overtook = false;
+  {
+    Metal metal;
+    id<MTLFence> fence = [metal.device newFence];
+    id<MTLCommandBuffer> buffers[16];
+    for (auto& b : buffers) {
+      b = [metal.queue commandBufferWithDescriptor:[[MTLCommandBufferDescriptor new] autorelease]];
+      id<MTLComputeCommandEncoder> e = [b computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent];
+      if (fenced) [e waitForFence:fence];
+      if (fenced) [e updateFence:fence];
+      [e endEncoding];
+    }
+    ((SoftQueue*)metal.queue)->queue_->hold(true);
+    for (auto& b : buffers) [b commit];
+    ((SoftQueue*)metal.queue)->queue_->hold(false);
+    for (auto& b : buffers) [b waitUntilCompleted];
+    for (int i = 0; i < 15; ++i) overtook = overtook || buffers[i + 1].GPUStartTime < buffers[i].GPUStartTime;
+    [fence release];
+  }
+  objc_autoreleasePoolPop(pool);
+  return overtook;
+}
+
 // Returns only when the misuse was not noticed, or is not known: then false.
 extern "C" __attribute__((visibility("default"))) bool soft_metal_misuse(const char* name) {
-  objc_autoreleasePoolPush();
-  Metal metal;
-  for (const Named& n : kMisuses) {
-    if (std::strcmp(n.name, name) != 0) continue;
-    n.run(metal);
-    return true;
+  void* pool = objc_autoreleasePoolPush();
+  bool known = false;
+  {
+    Metal metal;
+    for (const Named& n : kMisuses) {
+      if (std::strcmp(n.name, name) != 0) continue;
+      n.run(metal);
+      known = true;
+    }
   }
-  return false;
+  objc_autoreleasePoolPop(pool);
+  return known;
 }
