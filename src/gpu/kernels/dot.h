@@ -30,9 +30,9 @@ struct DeviceRows {
   float one(uint r, uint k, uint, uint) const { return row[r][k]; }
 };
 
-// 256 columns of up to kStagedRows rows in threadgroup memory, a lane's values in fours and its neighbours' beside them. The gap
-// after each set of 16 keeps the banks apart while the values are written.
-constant constexpr u32 kStagedSet = 18, kStagedRow = 4 * kStagedSet, kStagedQuads = kStagedRows * kStagedRow;
+// 256 columns of kStagedRows rows in threadgroup memory, a lane's values in fours and its neighbours' beside them. The gaps after
+// each set of 16 and after each row keep the banks apart while values are written.
+constant constexpr u32 kStagedSet = 18, kStagedRow = 4 * kStagedSet + 1, kStagedQuads = kStagedRows * kStagedRow;
 struct StagedRows {
   threadgroup const float4* quads;
   float4 quad(uint r, uint, uint j, uint lane) const { return quads[r * kStagedRow + j * kStagedSet + lane]; }
@@ -41,14 +41,26 @@ struct StagedRows {
   }
 };
 
-// Columns [first, first + 256) of x, zeros past cols. Every thread of the threadgroup calls it, between two barriers.
-inline void stage(thread const DeviceRows<kStagedRows>& x, uint first, uint cols, uint index, threadgroup float4* quads) {
-  threadgroup float* values = (threadgroup float*)quads;
-  for (uint r = 0; r < kStagedRows; ++r)
-    for (uint k = index; k < 256; k += kGroupThreads) {
-      const uint lane = k / 32 * 2 + k % 2, i = k % 32 / 2;
-      values[4 * (r * kStagedRow + i / 4 * kStagedSet + lane) + i % 4] = first + k < cols ? x.row[r][first + k] : 0.0f;
-    }
+// Columns [first, first + 256), zeros past cols. Every thread of the threadgroup calls it, between two barriers: 16 threads
+// bring in a row. x: row index / 16.
+inline void stage(device const float* x, bool aligned, uint first, uint cols, uint index, threadgroup float4* quads) {
+  threadgroup float* values = (threadgroup float*)(quads + index / 16 * kStagedRow);
+#pragma unroll
+  for (uint n = 0; n < 4; ++n) {
+    const uint k = 4 * (index % 16) + 64 * n, column = first + k;
+    float4 v;
+    if (aligned && column + 4 <= cols)
+      v = *(device const float4*)(x + column);
+    else
+      v = float4(column < cols ? x[column] : 0.0f, column + 1 < cols ? x[column + 1] : 0.0f,
+                 column + 2 < cols ? x[column + 2] : 0.0f, column + 3 < cols ? x[column + 3] : 0.0f);
+    const uint i = k % 32 / 2;  // of the first two: one for each lane of the block; then the same for i + 1
+    threadgroup float* even = values + 4 * (i / 4 * kStagedSet + k / 32 * 2) + i % 4;
+    even[0] = v.x;
+    even[1] = v.z;
+    even[4] = v.y;
+    even[5] = v.w;
+  }
 }
 
 struct OutputRows {
@@ -76,36 +88,46 @@ struct ScaleIndex {
   }
 };
 
+// sums += scale * p, the scale being 1 where the format has none or `scaled` is false.
+template <u32 F, u32 R>
+inline void add_scaled(thread float* sums, thread const float* p, thread const OutputRows& rows, uint scale, bool scaled) {
+#pragma unroll
+  for (uint o = 0; o < kOutputs; ++o) {
+    const float s = has_scales(F) && scaled ? rows.scales[o][scale] : 1.0f;
+#pragma unroll
+    for (uint r = 0; r < R; ++r) sums[r * kOutputs + o] = metal::fma(s, p[r * kOutputs + o], sums[r * kOutputs + o]);
+  }
+}
+
 // sums[r * kOutputs + o] += the lane's share of block b, which lies wholly inside the row.
 template <u32 F, u32 R, typename X>
 inline void add_block(thread float* sums, thread const OutputRows& rows, thread const X& x, uint b, uint lane, uint scale,
                       bool aligned) {
   Block<F> block[kOutputs];
   float p[R * kOutputs];
+#pragma unroll
   for (uint o = 0; o < kOutputs; ++o) block[o].open(rows.data[o], b, lane % 2, aligned);
+#pragma unroll
   for (uint n = 0; n < R * kOutputs; ++n) p[n] = 0.0f;
 #pragma unroll
   for (uint j = 0; j < 4; ++j) {
-    float4 v[R];
-    for (uint r = 0; r < R; ++r) v[r] = x.quad(r, b, j, lane);
+    float4 w[kOutputs];
 #pragma unroll
-    for (uint o = 0; o < kOutputs; ++o) {
-      const float4 w = block[o].quad(j);
+    for (uint o = 0; o < kOutputs; ++o) w[o] = block[o].quad(j);
 #pragma unroll
-      for (uint r = 0; r < R; ++r) {
+    for (uint r = 0; r < R; ++r) {
+      const float4 v = x.quad(r, b, j, lane);
+#pragma unroll
+      for (uint o = 0; o < kOutputs; ++o) {
         float sum = p[r * kOutputs + o];
-        sum = metal::fma(w.x, v[r].x, sum);
-        sum = metal::fma(w.y, v[r].y, sum);
-        sum = metal::fma(w.z, v[r].z, sum);
-        p[r * kOutputs + o] = metal::fma(w.w, v[r].w, sum);
+        sum = metal::fma(w[o].x, v.x, sum);
+        sum = metal::fma(w[o].y, v.y, sum);
+        sum = metal::fma(w[o].z, v.z, sum);
+        p[r * kOutputs + o] = metal::fma(w[o].w, v.w, sum);
       }
     }
   }
-#pragma unroll
-  for (uint o = 0; o < kOutputs; ++o) {
-    const float s = has_scales(F) ? rows.scales[o][scale] : 1.0f;
-    for (uint r = 0; r < R; ++r) sums[r * kOutputs + o] = metal::fma(s, p[r * kOutputs + o], sums[r * kOutputs + o]);
-  }
+  add_scaled<F, R>(sums, p, rows, scale, true);
 }
 
 // The same one column at a time: for a block that ends or begins past the row, and for scales (one per `irregular` columns,
@@ -115,23 +137,26 @@ inline void add_columns(thread float* sums, thread const OutputRows& rows, threa
                         uint irregular, uint cols) {
   if (32 * b >= cols) return;
   float p[R * kOutputs];
+#pragma unroll
   for (uint n = 0; n < R * kOutputs; ++n) p[n] = 0.0f;
 #pragma clang loop unroll(disable)
   for (uint i = 0; i < 16; ++i) {
     const uint k = 32 * b + 2 * i + lane % 2;
     const bool inside = k < cols;
-    float v[R];
-    for (uint r = 0; r < R; ++r) v[r] = inside ? x.one(r, k, i, lane) : 0.0f;
+    float w[kOutputs];
+#pragma unroll
     for (uint o = 0; o < kOutputs; ++o) {
-      float w = inside ? stored_value<F>(rows.data[o], k) : 0.0f;
-      if (F == kStoredInt4 && irregular != 0 && inside) w = w * rows.scales[o][k / irregular];
-      for (uint r = 0; r < R; ++r) p[r * kOutputs + o] = metal::fma(w, v[r], p[r * kOutputs + o]);
+      w[o] = inside ? stored_value<F>(rows.data[o], k) : 0.0f;
+      if (F == kStoredInt4 && irregular != 0 && inside) w[o] = w[o] * rows.scales[o][k / irregular];
+    }
+#pragma unroll
+    for (uint r = 0; r < R; ++r) {
+      const float v = inside ? x.one(r, k, i, lane) : 0.0f;
+#pragma unroll
+      for (uint o = 0; o < kOutputs; ++o) p[r * kOutputs + o] = metal::fma(w[o], v, p[r * kOutputs + o]);
     }
   }
-  for (uint o = 0; o < kOutputs; ++o) {
-    const float s = has_scales(F) && irregular == 0 ? rows.scales[o][scale] : 1.0f;
-    for (uint r = 0; r < R; ++r) sums[r * kOutputs + o] = metal::fma(s, p[r * kOutputs + o], sums[r * kOutputs + o]);
-  }
+  add_scaled<F, R>(sums, p, rows, scale, irregular == 0);
 }
 
 // Where the walk over a matrix stands, for one lane.
@@ -144,6 +169,7 @@ struct Walk {
 
   // Outputs [first, first + kOutputs) of w, a last one standing in for those past `end`.
   void start(thread const Weights& w, ulong first, ulong end, uint lane) {
+#pragma unroll
     for (uint o = 0; o < kOutputs; ++o) {
       const ulong row = metal::min(first + o, end - 1);
       rows.data[o] = w.data + row * w.row_bytes;
@@ -176,8 +202,8 @@ inline void walk_device_rows(thread float* sums, thread const Weights& w, ulong 
 }
 
 template <u32 F>
-inline void walk_staged_rows(thread float* sums, thread const Weights& w, ulong first, ulong end,
-                             thread const DeviceRows<kStagedRows>& x, uint index, threadgroup float4* quads) {
+inline void walk_staged_rows(thread float* sums, thread const Weights& w, ulong first, ulong end, device const float* x,
+                             bool x_aligned, uint index, threadgroup float4* quads) {
   const uint lane = index % 16;
   Walk<F> walk;
   walk.start(w, first, end, lane);
@@ -186,7 +212,7 @@ inline void walk_staged_rows(thread float* sums, thread const Weights& w, ulong 
   const uint superblocks = (w.cols + 255) / 256;
   for (uint s = 0; s < superblocks; ++s) {
     metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
-    stage(x, 256 * s, w.cols, index, quads);
+    stage(x, x_aligned, 256 * s, w.cols, index, quads);
     metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
     walk.template superblock<kStagedRows>(sums, staged, s, lane);
   }
@@ -203,8 +229,8 @@ inline void fold(thread float* v, uint lane) {
   const bool upper = (lane & Distance) != 0;
 #pragma unroll
   for (uint j = 0; j < N / 2; ++j) {
-    const float keep = upper ? v[j + N / 2] : v[j], give = upper ? v[j] : v[j + N / 2];
-    v[j] = keep + metal::simd_shuffle_xor(give, ushort(Distance));
+    const float first = v[j], second = v[j + N / 2];
+    v[j] = (upper ? second : first) + metal::simd_shuffle_xor(upper ? first : second, ushort(Distance));
   }
 }
 constexpr u32 half_of(u32 n) { return n > 1 ? n / 2 : 1; }
@@ -236,6 +262,7 @@ inline bool has_sum(uint lane) {
 template <u32 R>
 inline void dot_rows(thread float* v, u32 format, thread const Weights& w, ulong first, ulong end, thread const DeviceRows<R>& x,
                      uint lane) {
+#pragma unroll
   for (uint n = 0; n < R * kOutputs; ++n) v[n] = 0.0f;
 #define COLI_WALK(F) walk_device_rows<F, R>(v, w, first, end, x, lane)
   COLI_FOR_FORMAT(format, COLI_WALK)
@@ -243,11 +270,13 @@ inline void dot_rows(thread float* v, u32 format, thread const Weights& w, ulong
   tree_sums<R * kOutputs>(v, lane);
 }
 
-// The same with kStagedRows rows through threadgroup memory: all threads of a threadgroup call it. quads: kStagedQuads.
-inline void dot_staged_rows(thread float* v, u32 format, thread const Weights& w, ulong first, ulong end,
-                            thread const DeviceRows<kStagedRows>& x, uint index, threadgroup float4* quads) {
+// The same with kStagedRows rows through threadgroup memory: all threads of a threadgroup call it. x: the row that this thread
+// helps to bring in, row index / 16. quads: kStagedQuads.
+inline void dot_staged_rows(thread float* v, u32 format, thread const Weights& w, ulong first, ulong end, device const float* x,
+                            bool x_aligned, uint index, threadgroup float4* quads) {
+#pragma unroll
   for (uint n = 0; n < kStagedRows * kOutputs; ++n) v[n] = 0.0f;
-#define COLI_WALK(F) walk_staged_rows<F>(v, w, first, end, x, index, quads)
+#define COLI_WALK(F) walk_staged_rows<F>(v, w, first, end, x, x_aligned, index, quads)
   COLI_FOR_FORMAT(format, COLI_WALK)
 #undef COLI_WALK
   tree_sums<kStagedRows * kOutputs>(v, index % 16);

@@ -11,7 +11,7 @@ enum DotShape : u32 {
   kGroupThreads = 128,
   kOutputs = 4,                                   // output rows of 16 threads
   kGroupOutputs = kGroupThreads / 16 * kOutputs,  // of a threadgroup
-  kStagedRows = 8,                                // rows of activations that a threadgroup shares
+  kStagedRows = kGroupThreads / 16,               // rows of activations that a threadgroup shares, 16 threads bringing in each
 };
 
 #ifndef __METAL_VERSION__

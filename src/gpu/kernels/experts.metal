@@ -58,15 +58,17 @@ constant uint kFirstFormat [[function_constant(0)]];   // of gate, or of down
 constant uint kSecondFormat [[function_constant(1)]];  // of up
 constant uint kMostSlots [[function_constant(2)]];     // that a tile can have: 1, 4 or 8
 
-// The rows of a tile's slots; the last one stands in for those that are not there.
+// The row of slot r of a tile; the last slot's stands in for those that are not there.
+inline device const float* slot_row(constant ExpertArgs& a, uint first, uint count, uint r) {
+  const uint slot = first + min(r, count - 1);
+  return a.x + (a.row_of ? ulong(a.row_of[slot]) : ulong(slot)) * a.x_stride;
+}
 template <u32 R>
 inline DeviceRows<R> slot_rows(constant ExpertArgs& a, uint first, uint count) {
   DeviceRows<R> x;
   x.aligned = a.x_aligned != 0;
-  for (uint r = 0; r < R; ++r) {
-    const uint slot = first + min(r, count - 1);
-    x.row[r] = a.x + (a.row_of ? ulong(a.row_of[slot]) : ulong(slot)) * a.x_stride;
-  }
+#pragma unroll
+  for (uint r = 0; r < R; ++r) x.row[r] = slot_row(a, first, count, r);
   return x;
 }
 
@@ -74,6 +76,7 @@ template <u32 R>
 inline void store(constant ExpertArgs& a, thread const float* v, uint first, uint count, uint first_output, uint lane) {
   constexpr u32 sums = R * kOutputs;
   if (!has_sum<sums>(lane)) return;
+#pragma unroll
   for (uint j = 0; j < sums_of_lane<sums>(); ++j) {
     const uint n = first_sum<sums>(lane) + j, r = n / kOutputs, output = first_output + n % kOutputs;
     if (r < count && output < a.outputs) a.y[ulong(first + r) * a.outputs + output] = v[j];
@@ -82,6 +85,7 @@ inline void store(constant ExpertArgs& a, thread const float* v, uint first, uin
 
 template <u32 R>
 inline void activate(thread float* gate, thread const float* up) {
+#pragma unroll
   for (uint j = 0; j < sums_of_lane<R * kOutputs>(); ++j) gate[j] = silu(gate[j]) * up[j];
 }
 
@@ -110,10 +114,11 @@ kernel void expert_swiglu(constant ExpertArgs& a [[buffer(0)]],
   } else if (kMostSlots == 4 || count <= 4) {
     swiglu_tile<4>(a, entry, first, count, output, lane);
   } else {
-    const DeviceRows<kStagedRows> x = slot_rows<kStagedRows>(a, first, count);
+    device const float* x = slot_row(a, first, count, index / 16);
+    const bool aligned = a.x_aligned != 0;
     float gate[kStagedRows * kOutputs], up[kStagedRows * kOutputs];
-    dot_staged_rows(gate, kFirstFormat, weights_of(&entry->gate), output, a.outputs, x, index, quads);
-    dot_staged_rows(up, kSecondFormat, weights_of(&entry->up), output, a.outputs, x, index, quads);
+    dot_staged_rows(gate, kFirstFormat, weights_of(&entry->gate), output, a.outputs, x, aligned, index, quads);
+    dot_staged_rows(up, kSecondFormat, weights_of(&entry->up), output, a.outputs, x, aligned, index, quads);
     activate<kStagedRows>(gate, up);
     store<kStagedRows>(a, gate, first, count, output, lane);
   }
@@ -142,8 +147,8 @@ kernel void expert_down(constant ExpertArgs& a [[buffer(0)]],
     down_tile<4>(a, entry, first, count, output, lane);
   } else {
     float v[kStagedRows * kOutputs];
-    dot_staged_rows(v, kFirstFormat, weights_of(&entry->down), output, a.outputs, slot_rows<kStagedRows>(a, first, count), index,
-                    quads);
+    dot_staged_rows(v, kFirstFormat, weights_of(&entry->down), output, a.outputs, slot_row(a, first, count, index / 16),
+                    a.x_aligned != 0, index, quads);
     store<kStagedRows>(a, v, first, count, output, lane);
   }
 }

@@ -6,12 +6,16 @@ using namespace metal;
 constant uint kFormat [[function_constant(0)]];
 constant uint kRows [[function_constant(1)]];  // of activations that a threadgroup takes
 
-// R rows from `first` on; the last one stands in for those that are not there.
+// Row r of activations as head `head` sees it; the last one stands in for those that are not there.
+inline device const float* activation(constant ProductArgs& a, ulong head, uint r) {
+  return a.x + min(r, a.rows - 1) * a.x_stride + head * a.x_head;
+}
 template <u32 R>
 inline DeviceRows<R> activations(constant ProductArgs& a, ulong head, uint first) {
   DeviceRows<R> x;
   x.aligned = a.x_aligned != 0;
-  for (uint r = 0; r < R; ++r) x.row[r] = a.x + min(first + r, a.rows - 1) * a.x_stride + head * a.x_head;
+#pragma unroll
+  for (uint r = 0; r < R; ++r) x.row[r] = activation(a, head, first + r);
   return x;
 }
 
@@ -19,6 +23,7 @@ template <u32 R>
 inline void store(constant ProductArgs& a, thread const float* v, ulong head, uint first_row, uint first_output, uint lane) {
   constexpr u32 sums = R * kOutputs;
   if (!has_sum<sums>(lane)) return;
+#pragma unroll
   for (uint j = 0; j < sums_of_lane<sums>(); ++j) {
     const uint n = first_sum<sums>(lane) + j, row = first_row + n / kOutputs, output = first_output + n % kOutputs;
     if (row < a.rows && output < a.count) a.y[row * a.y_stride + head * a.y_head + output] = v[j];
@@ -58,8 +63,8 @@ kernel void product_tile(constant ProductArgs& a [[buffer(0)]],
   const uint first_row = block % a.row_blocks * kStagedRows;
   const uint first_output = block / a.row_blocks * kGroupOutputs + index / 16 * kOutputs;
   float v[kStagedRows * kOutputs];
-  dot_staged_rows(v, kFormat, weights_of(&a.w), first + first_output, first + a.count, activations<kStagedRows>(a, head, first_row),
-                  index, quads);
+  dot_staged_rows(v, kFormat, weights_of(&a.w), first + first_output, first + a.count,
+                  activation(a, head, first_row + index / 16), a.x_aligned != 0, index, quads);
   store<kStagedRows>(a, v, head, first_row, first_output, index % 16);
 }
 
@@ -71,21 +76,26 @@ inline void walk_down(constant ProductArgs& a, ulong head, uint first_row, uint 
   const ulong first = head * a.head_rows + a.first_row;
   const uint span = columns_per_scale<F>(w), scale = span == 0 ? 0 : column / span;
   float total[R];
+#pragma unroll
   for (uint r = 0; r < R; ++r) total[r] = 0.0f;
   for (uint chunk = 0; chunk < a.count; chunk += 32) {
     const uint end = min(chunk + 32, a.count);
     float p[R];
+#pragma unroll
     for (uint r = 0; r < R; ++r) p[r] = 0.0f;
     for (uint d = chunk; d < end; ++d) {
       const float q = stored_value<F>(w.data + (first + d) * w.row_bytes, column);
       const float s = has_scales(F) ? scales_of_row<F>(w, first + d)[scale] : 1.0f;
+#pragma unroll
       for (uint r = 0; r < R; ++r) {
         const float v = x.row[r][d];
         p[r] = fma(q, has_scales(F) ? v * s : v, p[r]);
       }
     }
+#pragma unroll
     for (uint r = 0; r < R; ++r) total[r] = total[r] + p[r];
   }
+#pragma unroll
   for (uint r = 0; r < R; ++r)
     if (first_row + r < a.rows) a.y[(first_row + r) * a.y_stride + head * a.y_head + column] = total[r];
 }
