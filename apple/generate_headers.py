@@ -41,7 +41,6 @@ NUMBER_TYPES = {
                     "milliseconds _impl".split(), "uint64_t"),
     **dict.fromkeys("GPUStartTime GPUEndTime kernelStartTime kernelEndTime".split(), "CFTimeInterval"),
     **dict.fromkeys("peerIndex peerCount".split(), "uint32_t"),
-    "functionType": "NSUInteger",
 }
 POINTER_TYPES = {
     "error": "NSError **", "contents": "void *", "resources": "const id<MTLResource> *", "heaps": "const id<MTLHeap> *",
@@ -423,7 +422,7 @@ def foundation_header(data):
                 if count and not data.selectors.get((name, count)):
                     fail(f"Foundation has no selector {parts}")
             known = [line for line in lines if re.match(rf"(?:static |readonly |get )*{name}[$(:<]", line)]
-            if not known and not (owner == "NSData" and name == "length"):
+            if not known:
                 fail(f"Foundation's {owner} has no {name}")
     blocks = ["\n".join([text, *members, "@end"]) for text, members in FOUNDATION.values()]
     return "\n\n".join(["// The part of Foundation that Metal host code uses. Written by apple/generate_headers.py; do not edit.\n"

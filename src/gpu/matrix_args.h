@@ -7,9 +7,7 @@
 
 namespace colibri::gpu {
 
-// The same view at the device's addresses. Fails when the matrix is not in registered memory.
-Result<MatrixArgs> matrix_args(const Device& device, const Matrix& m);
-// The same; the encoder fails instead.
+// The same view at the device's addresses; the encoder fails when the matrix is not in registered memory.
 MatrixArgs matrix_args(Encoder& encoder, const Matrix& m);
 
 // Rows of 32-bit floats in device memory, stride floats apart.

@@ -20,7 +20,9 @@ std::string run(void* memory, std::size_t bytes, const std::string& source, cons
     if (@available(macOS 15.0, *)) options.mathMode = MTLMathModeSafe;
 #endif
     NSError* error = nil;
-    id<MTLLibrary> library = [device newLibraryWithSource:[NSString stringWithUTF8String:source.c_str()] options:options error:&error];
+    id<MTLLibrary> library = [device newLibraryWithSource:[NSString stringWithUTF8String:source.c_str()]
+                                                  options:options
+                                                    error:&error];
     if (library == nil) return error.localizedDescription.UTF8String;
     MTLFunctionConstantValues* values = [[MTLFunctionConstantValues alloc] init];
     for (NSUInteger i = 0; i < constants.size(); i++) [values setConstantValue:&constants[i] type:MTLDataTypeUInt atIndex:i];

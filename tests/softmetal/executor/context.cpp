@@ -1,7 +1,5 @@
 #include "executor/context.h"
 
-// The way out is a jump and no return: a processor predicts returns by the calls it saw, and those were on another stack.
-
 #if defined(__x86_64__)
 asm(R"(
   .text
@@ -23,8 +21,7 @@ softmetal_switch:
   popq %r12
   popq %rbx
   popq %rbp
-  popq %rcx
-  jmp *%rcx
+  ret
   .size softmetal_switch, . - softmetal_switch
 )");
 #elif defined(__aarch64__)
@@ -59,7 +56,7 @@ softmetal_switch:
   ldp d12, d13, [sp, #128]
   ldp d14, d15, [sp, #144]
   add sp, sp, #160
-  br x30
+  ret
   .size softmetal_switch, . - softmetal_switch
 )");
 #endif
