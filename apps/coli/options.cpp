@@ -75,6 +75,11 @@ void EngineFlags::declare(CLI::App& app, bool model_flag) {
                  "Read experts past the page cache: on, off, or auto, what a short measurement of the disk finds faster")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
+  app.add_option(
+         "--gpu", gpu,
+         "metal, auto (a real GPU where there is one) or off, the default unless COLI_METAL=1. Elsewhere than on a Mac, metal "
+         "is a software device for tests. Never changes the result")
+      ->check(CLI::IsMember({"metal", "auto", "off"}));
   app.add_flag("--no-usage", no_usage,
                "Neither read nor keep the history of used experts (.coli_usage), which pins the hottest in memory");
   app.add_option("--isa", isa, "Instruction set: scalar, avx2, avx512 or neon; default: the best here. Never changes the result");
@@ -92,6 +97,19 @@ Result<void> read_reader_environment(DiskWishes& wishes) {
   }
   if (environment_off("PIPE")) wishes.in_flight = 0;
   if (const char* value = std::getenv("DIRECT"); value != nullptr && *value != '\0') wishes.direct = environment_flag("DIRECT");
+  return {};
+}
+
+// --gpu, COLI_METAL and COLI_METAL_GEMM_MIN.
+Result<void> read_gpu_wishes(const std::string& flag, EngineOptions& options) {
+  if (flag == "auto") options.gpu = GpuChoice::kAuto;
+  if (flag == "metal" || (flag.empty() && environment_flag("COLI_METAL"))) options.gpu = GpuChoice::kMetal;
+  if (const char* value = std::getenv("COLI_METAL_GEMM_MIN"); value != nullptr && *value != '\0') {
+    const auto rows = parse_whole(value);
+    if (!rows || *rows < 1 || *rows > 4096)
+      return fail("COLI_METAL_GEMM_MIN={}: expected the rows from which tiled products are used, 1 to 4096", value);
+    options.gpu_tile_from = static_cast<std::int64_t>(*rows);
+  }
   return {};
 }
 
@@ -127,6 +145,7 @@ Result<EngineOptions> EngineFlags::engine_options() const {
   if (direct != "auto") options.disk.direct = direct == "on";
   options.probe_disk = true;
   if (!no_usage) COLIBRI_CHECK(read_usage_environment(options));
+  COLIBRI_CHECK(read_gpu_wishes(gpu, options));
   options.block_waits = environment_flag("COLI_NO_OMP_TUNE");
   return options;
 }

@@ -26,6 +26,7 @@ struct EngineFlags {
   bool no_prefetch = false, stand_in_experts = false, verify = false;
   std::string direct = "auto";
   bool no_usage = false;
+  std::string gpu;
 
   // model_flag: declare --model too (not for commands that take the directory as an argument).
   void declare(CLI::App& app, bool model_flag = true);

@@ -112,8 +112,9 @@ std::string describe_phases(const GenerateStats& s) {
   const PhaseTimes& p = s.phases;
   std::string text = fmt::format(
       "time: attention {:.2f} s, expert-disk {:.2f} s, expert-matmul {:.2f} s, dense and router {:.2f} s, head {:.2f} s, other "
-      "{:.2f} s",
-      p.attention, p.expert_wait, p.expert_matmul, p.feed_forward, p.head, p.other);
+      "{:.2f} s{}",
+      p.attention, p.expert_wait, p.expert_matmul, p.feed_forward, p.head, p.other,
+      s.gpu ? fmt::format(", GPU {:.2f} s", p.gpu) : "");
   if (!s.streamed) return text;
   const CacheCounts& d = s.experts.decode;
   const std::uint64_t cached = d.hits - d.pinned - d.prefetched;
@@ -127,6 +128,26 @@ std::string describe_phases(const GenerateStats& s) {
       gigabytes_per_second(s.experts.reader), d.unused + s.experts.prefill.unused, per_token.needed, per_token.read,
       human_bytes(static_cast<std::uint64_t>(per_token.bytes)));
   return text;
+}
+
+namespace {
+
+// What the GPU's times leave of the waiting: handing work over and hearing of its end.
+double expert_overhead(const GpuCounters& g) { return g.expert_wall_seconds - g.expert_kernel_seconds; }
+
+}  // namespace
+
+std::string describe_gpu(const GenerateStats& s) {
+  if (!s.gpu) return {};
+  const GpuCounters& g = *s.gpu;
+  return fmt::format(
+      "GPU ({}): blocks on GPU {}, experts on GPU {}, fallback CPU {}{}; attention launches {}, attention GPU kernel {:.3f} s, "
+      "expert GPU kernel {:.3f} s, expert GPU overhead {:.3f} s; setup {:.3f} s, GPU wall {:.3f} s, kernel {:.3f} s, scatter "
+      "{:.3f} s, residency flush {:.3f} s, compiling {:.2f} s; {} command buffers, {} dispatches, {} barriers, {} waits",
+      s.gpu_name, g.blocks, g.experts, g.redone, s.gpu_faults.empty() ? "" : ": " + one_line(s.gpu_faults), g.attention_launches,
+      g.attention_kernel_seconds, g.expert_kernel_seconds, expert_overhead(g), g.setup_seconds, g.wall_seconds, g.kernel_seconds,
+      g.scatter_seconds, s.gpu_residency.flush_seconds, g.compile_seconds, g.encoded.command_buffers, g.encoded.dispatches,
+      g.encoded.barriers, g.encoded.waits);
 }
 
 nlohmann::json to_json(const GenerateStats& s) {
@@ -149,8 +170,33 @@ nlohmann::json to_json(const GenerateStats& s) {
         {"expert_matmul", p.expert_matmul},
         {"dense_and_router", p.feed_forward},
         {"head", p.head},
+        {"gpu", p.gpu},
         {"other", p.other}}},
   };
+  if (s.gpu) {
+    const GpuCounters& g = *s.gpu;
+    out["gpu"] = {{"name", s.gpu_name},
+                  {"blocks", g.blocks},
+                  {"experts", g.experts},
+                  {"fallback_cpu", g.redone},
+                  {"faults", s.gpu_faults},
+                  {"switched_off", !s.gpu_verdict.empty()},
+                  {"attention_launches", g.attention_launches},
+                  {"command_buffers", g.encoded.command_buffers},
+                  {"dispatches", g.encoded.dispatches},
+                  {"barriers", g.encoded.barriers},
+                  {"waits", g.encoded.waits},
+                  {"seconds",
+                   {{"setup", g.setup_seconds},
+                    {"gpu_wall", g.wall_seconds},
+                    {"kernel", g.kernel_seconds},
+                    {"attention_kernel", g.attention_kernel_seconds},
+                    {"expert_kernel", g.expert_kernel_seconds},
+                    {"expert_overhead", expert_overhead(g)},
+                    {"scatter", g.scatter_seconds},
+                    {"residency_flush", s.gpu_residency.flush_seconds},
+                    {"compiling", g.compile_seconds}}}};
+  }
   if (!any_sampled(s)) out["first_token_seconds"] = out["logits_hash"] = nullptr;
   if (s.streamed) {
     const auto counts = [](const CacheCounts& c) -> nlohmann::json {

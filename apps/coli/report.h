@@ -27,6 +27,8 @@ double rate(std::int64_t count, double seconds);  // per second; 0 when there wa
 std::string describe(const GenerateStats& stats);
 // Where the time went, and what the expert cache did when there was one: one line each.
 std::string describe_phases(const GenerateStats& stats);
+// What a GPU did, in the words of the reports about this family of engines; empty without one.
+std::string describe_gpu(const GenerateStats& stats);
 // The same as fields of a JSON object; first_token_seconds and logits_hash are null when nothing was sampled.
 nlohmann::json to_json(const GenerateStats& stats);
 std::string_view reason_name(StopReason reason);

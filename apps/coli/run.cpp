@@ -129,6 +129,7 @@ int run(const RunFlags& flags) {
   std::fflush(stdout);
   save_usage(*model->engine);
   if (!stats) return fail_with(stats.error());
+  if (!stats->gpu_verdict.empty()) print_note(stats->gpu_verdict);
   if (auto traced = model->engine->finish_trace(); !traced) return fail_with(traced.error());
 
   if (std::ferror(stdout) != 0) return kExitFailed;
@@ -146,6 +147,7 @@ int run(const RunFlags& flags) {
   } else {
     fmt::print(stderr, "coli: {}{}\n", describe(*stats), rule.temperature > 0 ? fmt::format("; seed {}", rule.seed) : "");
     fmt::print(stderr, "coli: {}\n", describe_phases(*stats));
+    if (stats->gpu) fmt::print(stderr, "coli: {}\n", describe_gpu(*stats));
   }
   if (InterruptGuard::interrupted()) return kExitInterrupted;
   return kExitOk;

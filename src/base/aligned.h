@@ -8,8 +8,9 @@
 
 namespace colibri {
 
-inline constexpr std::size_t kWeightAlignment = 64;  // a cache line and the widest vector load
-inline constexpr std::size_t kReadSlack = 64;        // bytes readable past the end of every buffer
+inline constexpr std::size_t kWeightAlignment = 64;   // a cache line and the widest vector load
+inline constexpr std::size_t kReadSlack = 64;         // bytes readable past the end of every buffer
+inline constexpr std::size_t kPageAlignment = 16384;  // the largest page of the systems we run on
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -34,11 +35,18 @@ class AlignedBytes {
   }
   ~AlignedBytes();
 
+  // At least this many bytes as whole pages of their own, aligned to kPageAlignment: what a GPU can use where it lies.
+  static AlignedBytes pages(std::size_t bytes);
+  // All of the pages that pages() took, its slack included.
+  std::span<std::byte> whole_pages() { return {data_, mapped_}; }
+
   std::byte* data() { return data_; }
   const std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
 
  private:
+  void map(std::size_t bytes);
+
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   std::size_t mapped_ = 0;  // bytes to unmap, 0 when the block came from the heap

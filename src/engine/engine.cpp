@@ -38,9 +38,11 @@ Result<std::unique_ptr<Engine>> Engine::prepare(const EngineOptions& options) {
     return fail("a context of {} positions: {} allows 1 to {}", options.context, options.model.string(), config.max_positions);
   COLIBRI_TRY(checkpoint, Checkpoint::open(options.model));
 
+  COLIBRI_TRY(gpu, choose_gpu(options.gpu));
   const int threads = options.threads > 0 ? options.threads : available_cpus();
-  std::unique_ptr<Engine> engine(new Engine(std::move(config), std::move(checkpoint), *kernels, threads,
-                                            options.block_waits ? WaitMode::kBlock : WaitMode::kAdaptive));
+  // A thread that spins takes power from a GPU beside it.
+  const WaitMode wait = options.block_waits || gpu.device ? WaitMode::kBlock : WaitMode::kAdaptive;
+  std::unique_ptr<Engine> engine(new Engine(std::move(gpu), std::move(config), std::move(checkpoint), *kernels, threads, wait));
   COLIBRI_TRY(weights, ModelWeights::plan(engine->checkpoint_, engine->config_));
   engine->weights_ = std::move(weights);
   ModelLimits limits;
@@ -69,6 +71,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   COLIBRI_TRY(engine, prepare(options));
   COLIBRI_CHECK(engine->weights_->read(engine->team_));
   COLIBRI_CHECK(engine->open_experts(options));
+  COLIBRI_CHECK(engine->open_gpu(options));
   engine->load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return engine;
 }
@@ -111,12 +114,19 @@ Result<MemoryPlan> Engine::fit(const EngineOptions& options, const ReaderOptions
   needs.dense = weights_->dense_bytes;
   needs.kv_cache = KvCache::bytes_per_position(config_, model_->indexed_layers()) * static_cast<std::uint64_t>(context());
   needs.scratch = model_->scratch_bytes();
+  const ModelLimits& limits = model_->limits();
+  if (device_) needs.scratch += GpuLayers::memory_bytes(config_, limits.max_rows, limits.max_context);
   needs.read_buffers = RecordReader::buffer_bytes(reader);
   needs.expert_slot = record_slot_bytes(records);
   for (const auto& layer : records) needs.experts += layer.size();
   needs.tables = needs.experts * (sizeof(ReadPlan) + sizeof(std::uint64_t)) + checkpoint_.tensors().size() * kTensorEntryBytes;
   needs.least_experts = std::min<std::uint64_t>(needs.experts, static_cast<std::uint64_t>(config_.experts_per_token));
-  COLIBRI_TRY(memory, plan_memory(memory_facts(), needs, options.ram));
+  MemoryFacts facts = memory_facts();
+  if (device_) {
+    facts.longest_slab = device_->info().longest_buffer;
+    facts.working_set = device_->info().working_set;
+  }
+  COLIBRI_TRY(memory, plan_memory(facts, needs, options.ram));
   if (options.expert_slots > 0 && static_cast<std::uint64_t>(options.expert_slots) < memory.slabs.slots) {
     COLIBRI_TRY(slabs, plan_slabs(~std::uint64_t{0}, needs.expert_slot, static_cast<std::uint64_t>(options.expert_slots),
                                   ~std::uint64_t{0}));
@@ -225,6 +235,20 @@ bool Engine::packed() const {
       any = true;
     }
   return any;
+}
+
+Result<void> Engine::open_gpu(const EngineOptions& options) {
+  if (!device_) return {};
+  GpuOptions gpu;
+  if (options.gpu_tile_from > 0) gpu.products.tile_from = options.gpu_tile_from;
+  // A GPU that cannot take the model leaves it to the CPU; whoever asked for the GPU is told.
+  if (const auto used = model_->use_gpu(*device_, *weights_, gpu); !used) {
+    notices_.push_back(fmt::format("the GPU ({}) is not used: {}", device_->info().name, used.error().message));
+    return {};
+  }
+  const auto& about_layers = model_->gpu()->notices();
+  notices_.insert(notices_.end(), about_layers.begin(), about_layers.end());
+  return {};
 }
 
 Result<void> Engine::finish_trace() { return trace_ ? trace_->finish() : Result<void>{}; }

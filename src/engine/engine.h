@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "base/thread_team.h"
+#include "engine/gpu_choice.h"
 #include "engine/memory_plan.h"
 #include "engine/speed_forecast.h"
 #include "experts/disk_probe.h"
@@ -36,7 +37,9 @@ struct EngineOptions {
   std::filesystem::path trace;    // where to record the routing (experts/trace.h); empty: nowhere
   bool stand_in_experts = false;  // measure computing alone: experts/stand_in_experts.h. The text is wrong
   bool prefetch = true;           // read experts that the next layer will probably need
-  bool block_waits = false;       // threads block at once instead of spinning briefly (COLI_NO_OMP_TUNE=1)
+  bool block_waits = false;       // threads block at once instead of spinning briefly (COLI_NO_OMP_TUNE=1); always with a GPU
+  GpuChoice gpu = GpuChoice::kOff;
+  std::int64_t gpu_tile_from = 0;  // rows from which a GPU's tiled products are used (COLI_METAL_GEMM_MIN); 0: its default
 };
 inline constexpr std::int64_t kDefaultContext = 8192;
 inline constexpr std::int64_t kDefaultPrefillChunk = 128;
@@ -70,6 +73,8 @@ class Engine {
   const StreamingExperts* streaming() const { return streaming_; }
   // A synthetic model's routing, null for real models: then the text means nothing either way.
   const RoutingModel* routing() const { return routing_ ? &*routing_ : nullptr; }
+  // The GPU that computes the layers; null: the CPU does.
+  const gpu::Device* device() const { return device_.get(); }
   bool verifies() const { return verify_; }
   // Are the routed experts in the packed layout, with checksums?
   bool packed() const;
@@ -95,9 +100,17 @@ class Engine {
   SpeedForecast forecast() const;
   Result<void> open_experts(const EngineOptions& options);
   Result<void> open_trace(const std::filesystem::path& path);
-  Engine(ModelConfig config, Checkpoint checkpoint, const Kernels& kernels, int threads, WaitMode wait)
-      : config_(std::move(config)), checkpoint_(std::move(checkpoint)), kernels_(kernels), team_(threads, wait) {}
+  Result<void> open_gpu(const EngineOptions& options);
+  Engine(ChosenGpu gpu, ModelConfig config, Checkpoint checkpoint, const Kernels& kernels, int threads, WaitMode wait)
+      : device_(std::move(gpu.device)),
+        config_(std::move(config)),
+        checkpoint_(std::move(checkpoint)),
+        kernels_(kernels),
+        team_(threads, wait) {
+    if (!gpu.notice.empty()) notices_.push_back(std::move(gpu.notice));
+  }
 
+  std::unique_ptr<gpu::Device> device_;  // goes last: everything registered with it is gone by then
   ModelConfig config_;
   Checkpoint checkpoint_;
   const Kernels& kernels_;

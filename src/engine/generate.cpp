@@ -34,6 +34,8 @@ Result<GenerateStats> generate(Session& session, std::span<const std::int32_t> p
   const std::int64_t before = session.position();
   const PhaseTimes phases_before = session.engine().model().times();
   const StreamingExperts* streaming = session.engine().streaming();
+  const GpuLayers* gpu = session.engine().model().gpu();
+  const GpuCounters gpu_before = gpu ? gpu->counters() : GpuCounters{};
   const StreamingStats experts_before = streaming ? streaming->stats() : StreamingStats{};
   if (prompt.empty() && session.logits().empty()) return fail("the prompt is empty: at least one token is needed");
   COLIBRI_CHECK(session.prefill(prompt, keep_going));
@@ -74,6 +76,13 @@ Result<GenerateStats> generate(Session& session, std::span<const std::int32_t> p
   stats.phases = session.engine().model().times().since(phases_before);
   stats.streamed = streaming != nullptr;
   if (streaming) stats.experts = streaming->stats().since(experts_before);
+  if (gpu) {
+    stats.gpu = gpu->counters().since(gpu_before);
+    stats.gpu_name = gpu->device().info().name;
+    stats.gpu_faults = gpu->faults().describe();
+    stats.gpu_verdict = gpu->faults().verdict();
+    stats.gpu_residency = gpu->device().residency();
+  }
   stats.peak_memory_bytes = peak_resident_bytes();
   stats.memory_budget_bytes = session.engine().memory().budget;
   stats.logits_hash = hash.value();

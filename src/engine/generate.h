@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/session.h"
@@ -31,6 +33,11 @@ struct GenerateStats {
   PhaseTimes phases;                      // where prompt and answer spent their time in the graph
   bool streamed = false;                  // experts came through the cache:
   StreamingStats experts;                 // what the cache and the disk did meanwhile
+  std::optional<GpuCounters> gpu;         // what a GPU did meanwhile; where there is one:
+  std::string gpu_name;
+  std::string gpu_faults;   // since the engine was opened, by reason; empty when nothing failed
+  std::string gpu_verdict;  // one line when it was switched off
+  gpu::ResidencyStats gpu_residency;
   StopReason reason = StopReason::kMaxTokens;
 };
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/result.h"
 #include "format/checkpoint.h"
@@ -51,8 +52,17 @@ class ExpertSource {
   // released.
   virtual Result<std::optional<Ready>> next(bool wait) = 0;
 
+  // Will next(true) hand something out without anything being released first?
+  virtual bool can_wait() const { return true; }
+
   // The graph is done with it; its memory may be used for another.
   virtual void release(std::size_t index) = 0;
+
+  // The weights of an expert that stays in memory as long as the source; nullptr when experts come and go. One answer for
+  // all experts of a model. Such experts need no request.
+  virtual const ExpertWeights* resident(std::int64_t /*layer*/, std::int32_t /*expert*/) const { return nullptr; }
+  // Where experts lie, whole pages, for registration with a device.
+  virtual std::vector<std::span<std::byte>> memory() { return {}; }
 
   // Does the source read ahead? Then, after a layer's request, the graph tells it which experts the next layer will
   // probably need, the most likely first.

@@ -19,6 +19,10 @@ class ResidentExperts final : public ExpertSource {
   Result<std::optional<Ready>> next(bool wait) override;
   void release(std::size_t) override {}
   void abandon_step() override;
+  const ExpertWeights* resident(std::int64_t layer, std::int32_t expert) const override {
+    return &experts_[static_cast<std::size_t>(layer)][static_cast<std::size_t>(expert)];
+  }
+  std::vector<std::span<std::byte>> memory() override { return {memory_.whole_pages()}; }
 
   std::uint64_t bytes() const { return memory_.size(); }
 

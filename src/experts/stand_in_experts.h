@@ -18,6 +18,7 @@ class StandInExperts final : public ExpertSource {
   Result<std::optional<Ready>> next(bool wait) override { return resident_.next(wait); }
   void release(std::size_t index) override { resident_.release(index); }
   void abandon_step() override { resident_.abandon_step(); }
+  std::vector<std::span<std::byte>> memory() override { return resident_.memory(); }
   // The work of predicting belongs to the run that is measured.
   bool wants_predictions() const override { return true; }
 

@@ -155,6 +155,10 @@ Result<std::optional<ExpertSource::Ready>> StreamingExperts::next(bool wait) {
   }
 }
 
+bool StreamingExperts::can_wait() const {
+  return std::any_of(stages_.begin(), stages_.end(), [](Stage s) { return s == Stage::kReading || s == Stage::kReady; });
+}
+
 void StreamingExperts::release(std::size_t index) {
   assert(stages_[index] == Stage::kInUse);
   stages_[index] = Stage::kDone;

@@ -52,7 +52,9 @@ class StreamingExperts final : public ExpertSource {
   void abandon_step() override;
   Result<void> request(std::int64_t layer, std::span<const std::int32_t> ids, std::span<const std::int32_t> rows) override;
   Result<std::optional<Ready>> next(bool wait) override;
+  bool can_wait() const override;
   void release(std::size_t index) override;
+  std::vector<std::span<std::byte>> memory() override { return arena_.slabs(); }
   bool wants_predictions() const override { return options_.prefetch; }
   void predict(std::int64_t layer, std::span<const std::int32_t> ids) override;
 

@@ -24,7 +24,9 @@ class TraceRecorder final : public ExpertSource {
   void abandon_step() override { source_.abandon_step(); }
   Result<void> request(std::int64_t layer, std::span<const std::int32_t> ids, std::span<const std::int32_t> rows) override;
   Result<std::optional<Ready>> next(bool wait) override;
+  bool can_wait() const override { return source_.can_wait(); }
   void release(std::size_t index) override { source_.release(index); }
+  std::vector<std::span<std::byte>> memory() override { return source_.memory(); }
   // Predictions are asked for even when the source does not want them: the trace does. Making them counts as computing.
   bool wants_predictions() const override { return true; }
   void predict(std::int64_t layer, std::span<const std::int32_t> ids) override;

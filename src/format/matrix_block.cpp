@@ -19,7 +19,7 @@ Result<AlignedBytes> read_matrix_block(const Checkpoint& checkpoint, std::span<c
     offsets.push_back(total);
     total += Checkpoint::matrix_bytes(read.source);
   }
-  AlignedBytes block(total);
+  AlignedBytes block = AlignedBytes::pages(total);
   std::mutex mutex;
   std::optional<Error> error;
   team.parallel_for(static_cast<std::int64_t>(reads.size()), 1, [&](std::int64_t begin, std::int64_t end, int) {

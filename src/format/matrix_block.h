@@ -1,4 +1,4 @@
-// Many matrices in one block of memory.
+// Many matrices in one block of memory, in whole pages so that a GPU can use them where they lie.
 #pragma once
 
 #include <span>

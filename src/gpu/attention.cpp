@@ -130,6 +130,7 @@ void attend(Encoder& encoder, const AttentionShape& shape, const StepTable& step
     args.counts = selection.chosen ? at(selection.counts, 4) : 0;
     args.absorbed = at(absorbed, 4 * shape.heads * shape.cache_dim());
     args.context = at(context, 4 * shape.heads * shape.latent);
+    encoder.add_work(static_cast<double>(rows * shape.heads) * static_cast<double>((shape.cache_dim() + shape.latent) * longest));
     if (first > 0) encoder.barrier();  // the scratch is read before it is filled again
     encoder.dispatch({"attention", "attention_scores", constants}, args, {ceil_div(longest, kTileEntries) * tiles, rows},
                      kScoreThreads);

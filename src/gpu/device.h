@@ -52,7 +52,8 @@ struct Dispatch {
 inline constexpr std::size_t kMaxArgsBytes = 4096;
 
 enum class Fault : std::uint8_t { kNone, kError, kTimeout, kMemory, kResidency, kCompile };
-std::string_view fault_name(Fault fault);  // "command-buffer error", "timeout", "out of memory", "not resident", "compile failure"
+std::string_view fault_name(
+    Fault fault);  // "command-buffer error", "timeout", "out of memory", "not resident", "compile failure"
 
 // How a command buffer ended. With a fault its outputs mean nothing; its inputs are as they were.
 struct Completion {

@@ -47,21 +47,41 @@ void Encoder::launch(const KernelId& id, std::span<const std::byte> args, std::i
 
 void Encoder::barrier() {
   if (!pending_writes_ || error_) return;
+  pending_writes_ = false;
+  if (work_ > kMaxWork) {  // command buffers are in order, so this is a barrier too
+    commands_->commit();
+    committed_.push_back(std::move(commands_));
+    work_ = 0;
+    return;
+  }
   commands_->barrier();
   ++counts_.barriers;
-  pending_writes_ = false;
 }
 
-Address Encoder::address(const void* p) {
-  const Address a = kernels_.device().address(p);
-  if (a == 0) fail_with(Fault::kResidency, {fmt::format("memory at {} is not registered with the GPU", p)});
-  return a;
-}
-
-Result<std::unique_ptr<Commands>> Encoder::commit() {
-  if (!ready()) return pass(*error_);
+Result<Submission> Encoder::commit() {
+  if (!ready()) {
+    Submission(std::move(committed_)).wait();
+    return pass(*error_);
+  }
   commands_->commit();
-  return std::move(commands_);
+  committed_.push_back(std::move(commands_));
+  return Submission(std::move(committed_));
+}
+
+bool Submission::done() const {
+  return std::all_of(commands_.begin(), commands_.end(), [](const auto& c) { return c->done(); });
+}
+
+const Completion& Submission::wait() {
+  for (const auto& commands : commands_) {
+    const Completion& one = commands->wait();
+    completion_.gpu_seconds += one.gpu_seconds;
+    if (completion_.fault != Fault::kNone || one.fault == Fault::kNone) continue;
+    completion_.fault = one.fault;
+    completion_.message = one.message;
+  }
+  commands_.clear();
+  return completion_;
 }
 
 }  // namespace colibri::gpu

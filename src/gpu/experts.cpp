@@ -23,6 +23,7 @@ PartBytes part_bytes(const ExpertShape& shape, std::int64_t rows) {
 // One dispatch over all tiles and blocks of outputs.
 void run_tiles(Encoder& encoder, const ExpertShape& shape, std::string_view function, std::vector<u32> constants,
                std::int64_t rows, std::int64_t outputs, ExpertArgs a) {
+  encoder.add_work(static_cast<double>(rows * shape.per_token) * static_cast<double>(shape.hidden * shape.intermediate));
   const std::int64_t tiles = max_expert_tiles(shape, rows), blocks = tiles * ceil_div(outputs, kGroupOutputs);
   assert(blocks <= std::numeric_limits<u32>::max());
   a.outputs = static_cast<u32>(outputs);

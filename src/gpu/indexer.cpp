@@ -87,6 +87,7 @@ void score_positions(Encoder& encoder, const IndexerShape& shape, const StepTabl
   if (step.longest <= shape.top_k) return;
 
   assert(rotated % 16 == 0 && scores % 16 == 0 && score_stride % 4 == 0 && score_stride >= step.longest);
+  encoder.add_work(static_cast<double>(range.count * shape.heads) * static_cast<double>(shape.head_dim * step.longest));
   encoder.barrier();
   IndexScoreArgs s{};
   s.rows = step.rows;

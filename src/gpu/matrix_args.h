@@ -7,7 +7,9 @@
 
 namespace colibri::gpu {
 
-// The same view at the device's addresses; the encoder fails when the matrix is not in registered memory.
+// The same view at the device's addresses. Fails when the matrix is not in registered memory.
+Result<MatrixArgs> matrix_args(const Device& device, const Matrix& m);
+// The same; the encoder fails instead.
 MatrixArgs matrix_args(Encoder& encoder, const Matrix& m);
 
 // Rows of 32-bit floats in device memory, stride floats apart.

@@ -47,6 +47,10 @@ ProductArgs product_args(Encoder& encoder, const ProductLaunch& l, const Matrix&
   return a;
 }
 
+double multiply_adds(const HeadSlices& slices, const Rows& x, const Matrix& w) {
+  return static_cast<double>(slices.heads * slices.count) * static_cast<double>(x.count * w.cols);
+}
+
 // Kernels count the bytes of a row in 32 bits.
 [[maybe_unused]] constexpr std::int64_t kMostColumns = std::int64_t{1} << 28;
 
@@ -76,6 +80,7 @@ void product(Encoder& encoder, const ProductPlan& plan, const Matrix& w, const R
 void head_products(Encoder& encoder, const ProductPlan& plan, const Matrix& w, const HeadSlices& slices, const Rows& x,
                    std::int64_t x_head, Address y, std::int64_t y_stride, std::int64_t y_head) {
   assert(x.cols == w.cols && w.cols < kMostColumns && inside(slices, w));
+  encoder.add_work(multiply_adds(slices, x, w));
   const ProductLaunch l = plan_product(plan, slices.count, x.count, slices.heads);
   encoder.dispatch({"products", l.tiled ? "product_tile" : "product", {static_cast<u32>(w.format), static_cast<u32>(l.at_once)}},
                    product_args(encoder, l, w, slices, x, x_head, y, y_stride, y_head), l.groups, kGroupThreads);
@@ -84,6 +89,7 @@ void head_products(Encoder& encoder, const ProductPlan& plan, const Matrix& w, c
 void transposed_head_products(Encoder& encoder, const Matrix& w, const HeadSlices& slices, const Rows& x, std::int64_t x_head,
                               Address y, std::int64_t y_stride, std::int64_t y_head) {
   assert(x.cols == slices.count && w.cols < kMostColumns && inside(slices, w));
+  encoder.add_work(multiply_adds(slices, x, w));
   const ProductLaunch l = plan_transposed(w.cols, x.count, slices.heads);
   encoder.dispatch({"products", "transposed_product", {static_cast<u32>(w.format), static_cast<u32>(l.at_once)}},
                    product_args(encoder, l, w, slices, x, x_head, y, y_stride, y_head), l.groups, kGroupThreads);

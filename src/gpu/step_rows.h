@@ -13,7 +13,7 @@ namespace colibri::gpu {
 struct StepTable {
   Address rows = 0;  // RowArgs[count]
   std::int64_t count = 0;
-  std::int64_t longest = 0;  // entries that the furthest row sees without a selection: its position + 1
+  std::int64_t longest = 0;      // entries that the furthest row sees without a selection: its position + 1
   Address cosine = 0, sine = 0;  // f32[count][rope / 2]: rotary tables of each row's position
 };
 

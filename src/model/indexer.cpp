@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::int64_t kMaxWave = 16;
 constexpr std::int64_t kScoreBlock = 512;  // positions of one piece of work
-constexpr float kKeyNormEps = 1e-6f;       // rule C5
 
 // Rotates the first dims of a head, the rest is copied.
 void rotate_head(const float* x, const float* cosine, const float* sine, std::int64_t rope_dims, std::int64_t dims, float* y) {
@@ -65,7 +64,8 @@ bool Indexer::select(const IndexerWeights& w, std::int64_t layer, const StepRows
   std::vector<float> normed(static_cast<std::size_t>(dim));
   for (std::int64_t r = 0; r < step.count(); ++r) {
     const Row& row = step.rows[static_cast<std::size_t>(r)];
-    numerics::layer_norm(keys_.data() + r * dim, w.k_norm.data(), w.k_norm_bias.data(), kKeyNormEps, normed.data(), dim);
+    numerics::layer_norm(keys_.data() + r * dim, w.k_norm.data(), w.k_norm_bias.data(), numerics::kLatentNormEps, normed.data(),
+                         dim);
     rotate_head(normed.data(), step.cosine + r * half, step.sine + r * half, rope_dims_, dim,
                 row.cache->index_key(layer, row.position));
   }

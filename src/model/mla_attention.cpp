@@ -6,12 +6,12 @@
 #include "model/damage.h"
 #include "numerics/attention.h"
 #include "numerics/finite.h"
+#include "numerics/norm.h"
 #include "numerics/rotary.h"
 
 namespace colibri {
 namespace {
 
-constexpr float kLatentNormEps = 1e-6f;    // rule C5: whatever the config says
 constexpr std::int64_t kMaxHeadGroup = 8;  // heads that share one pass over the keys
 constexpr std::int64_t kMaxTileRows = 4;
 constexpr std::int64_t kScoreFloats = 1 << 23;  // scores a worker holds at the longest context
@@ -75,7 +75,7 @@ Result<void> MlaAttention::run(const LayerWeights& layer, std::int64_t index, co
   if (w.indexer) indexer_->add_input_products(*w.indexer, input, products);
   ops_.multiply(products);
 
-  ops_.rms_norm(q_latent_.data(), w.q_a_norm.data(), kLatentNormEps, q_latent_.data(), n, shape_.q_lora_rank);
+  ops_.rms_norm(q_latent_.data(), w.q_a_norm.data(), numerics::kLatentNormEps, q_latent_.data(), n, shape_.q_lora_rank);
   const PackedRows q_latent = ops_.pack(q_latent_.data(), shape_.q_lora_rank, n, shape_.q_lora_rank, packed_.data());
   products = {{w.q_b, q_latent, queries_.data(), heads_ * shape_.qk_head_dim()}};
   if (w.indexer) indexer_->add_query_product(*w.indexer, q_latent, products);
@@ -88,7 +88,7 @@ Result<void> MlaAttention::run(const LayerWeights& layer, std::int64_t index, co
     const Row& row = step.rows[static_cast<std::size_t>(r)];
     const float* kv = kv_.data() + r * cache;
     float* entry = row.cache->row(index, row.position);
-    ops_.kernels().rms_norm(kv, w.kv_a_norm.data(), kLatentNormEps, entry, shape_.kv_lora_rank);
+    ops_.kernels().rms_norm(kv, w.kv_a_norm.data(), numerics::kLatentNormEps, entry, shape_.kv_lora_rank);
     numerics::rotate_interleaved_to_halves(kv + shape_.kv_lora_rank, step.cosine + r * half, step.sine + r * half,
                                            shape_.qk_rope_head_dim, entry + shape_.kv_lora_rank);
   }

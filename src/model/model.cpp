@@ -58,7 +58,24 @@ const LayerWeights* Model::next_sparse(std::size_t layer) const {
   return layer + 1 < weights_.layers.size() && weights_.layers[layer + 1].sparse ? &weights_.layers[layer + 1] : nullptr;
 }
 
-KvCache Model::make_cache() const { return KvCache(config_, indexed_layers(), limits_.max_context); }
+KvCache Model::make_cache() {
+  KvCache cache(config_, indexed_layers(), limits_.max_context);
+  if (gpu_) (void)gpu_->adopt(cache);  // a cache that the GPU cannot use is one fault after another, and then the CPU's
+  return cache;
+}
+
+Result<void> Model::use_gpu(gpu::Device& device, ModelWeights& weights, const GpuOptions& options) {
+  COLIBRI_TRY(layers, GpuLayers::create(device, config_, weights, limits_.max_rows, limits_.max_context, options));
+  if (routing_ != nullptr) layers->use_routing(*routing_);
+  COLIBRI_CHECK(layers->use_experts(*experts_));
+  gpu_ = std::move(layers);
+  return {};
+}
+
+void Model::use_routing(const RoutingModel& routing) {
+  routing_ = &routing;
+  feed_forward_.use_routing(routing);
+}
 
 std::span<const float> Model::hidden() const {
   return hidden_.span().first(static_cast<std::size_t>(rows_ * config_.hidden_size));
@@ -101,7 +118,7 @@ Result<StepEnd> Model::forward(StepPhase phase, std::span<const std::int32_t> id
   if (!numerics::all_finite(x_.data(), rows_ * config_.hidden_size)) return pass(damage("the embedding", {&weights_.embedding}));
   experts_->begin_step(phase, rows_);
   clock.add_to(times_.other);
-  auto end = run_layers(observe, keep_going);
+  auto end = run_layers(phase, observe, keep_going);
   if (!end || *end == StepEnd::kStopped) {
     experts_->abandon_step();
     return end;
@@ -113,27 +130,47 @@ Result<StepEnd> Model::forward(StepPhase phase, std::span<const std::int32_t> id
   return StepEnd::kDone;
 }
 
-Result<StepEnd> Model::run_layers(const LayerObserver& observe, const KeepGoing& keep_going) {
-  PhaseClock clock;
-  for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
-    const LayerWeights& layer = weights_.layers[i];
-    const auto index = static_cast<std::int64_t>(i);
-    if (i > 0 && keep_going && !keep_going()) return StepEnd::kStopped;
-    if (observe) observe(index, x_.data());
-    clock.restart();
-    COLIBRI_CHECK(attention_.run(layer, index, step_, selection_, x_.data()));
-    clock.add_to(times_.attention);
-    COLIBRI_TRY(end, feed_forward_.run(layer, index, step_.rows, x_.data(), next_sparse(i), times_, keep_going));
+Result<StepEnd> Model::run_layers(StepPhase phase, const LayerObserver& observe, const KeepGoing& keep_going) {
+  std::vector<LayerJob> jobs;
+  for (std::size_t i = 0; i < weights_.layers.size(); ++i)
+    jobs.push_back({&weights_.layers[i], static_cast<std::int64_t>(i), next_sparse(i)});
+  if (on_gpu()) return run_on_gpu(phase, jobs, observe, keep_going);
+  for (const LayerJob& job : jobs) {
+    if (job.index > 0 && keep_going && !keep_going()) return StepEnd::kStopped;
+    if (observe) observe(job.index, x_.data());
+    COLIBRI_TRY(end, run_layer(job, selection_, x_.data(), keep_going));
     if (end == StepEnd::kStopped) return end;
   }
   return StepEnd::kDone;
+}
+
+Result<StepEnd> Model::run_layer(const LayerJob& job, Selection& selection, float* x, const KeepGoing& keep_going) {
+  PhaseClock clock;
+  COLIBRI_CHECK(attention_.run(*job.weights, job.index, step_, selection, x));
+  clock.add_to(times_.attention);
+  return feed_forward_.run(*job.weights, job.index, step_.rows, x, job.next_sparse, times_, keep_going);
+}
+
+Result<StepEnd> Model::run_on_gpu(StepPhase phase, std::span<const LayerJob> jobs, const LayerObserver& observe,
+                                  const KeepGoing& keep_going) {
+  GpuLayers::Step step;
+  step.rows = step_;
+  step.jobs = jobs;
+  step.x = x_.data();
+  step.with_head = phase == StepPhase::kDecode;
+  step.redo = [&](const LayerJob& job, Selection& selection, float* x) { return run_layer(job, selection, x, keep_going); };
+  step.observe = observe;
+  step.keep_going = keep_going;
+  step.times = &times_;
+  return gpu_->run(step);
 }
 
 Result<void> Model::logits(std::int64_t first, std::int64_t count, float* out) {
   FlushDenormals flush;
   PhaseClock clock;
   const std::int64_t d = config_.hidden_size, vocab = config_.vocab_size;
-  ops_.multiply({{weights_.head, ops_.pack(hidden_.data() + first * d, d, count, d, packed_.data()), out, vocab}});
+  if (!on_gpu() || !gpu_->logits(hidden_.data() + first * d, first, count, out))
+    ops_.multiply({{weights_.head, ops_.pack(hidden_.data() + first * d, d, count, d, packed_.data()), out, vocab}});
   if (!numerics::all_finite(out, count * vocab)) return pass(damage("the logits", {&weights_.head}));
   clock.add_to(times_.head);
   return {};
@@ -156,16 +193,11 @@ Result<void> Model::mtp_forward(StepPhase phase, std::span<const std::int32_t> n
     return pass(damage("the MTP layer's input", {&weights_.embedding, &mtp.eh_proj}));
   const auto index = static_cast<std::int64_t>(weights_.layers.size());
   experts_->begin_step(phase, rows_);
-  PhaseClock clock;
-  const auto layer = [&]() -> Result<void> {
-    COLIBRI_CHECK(attention_.run(mtp.layer, index, step_, selection_, x_.data()));
-    clock.add_to(times_.attention);
-    COLIBRI_CHECK(feed_forward_.run(mtp.layer, index, step_.rows, x_.data(), nullptr, times_));
-    return {};
-  };
-  if (auto done = layer(); !done) {
+  const LayerJob job{&mtp.layer, index, nullptr};
+  auto done = on_gpu() ? run_on_gpu(StepPhase::kPrefill, {&job, 1}, {}, {}) : run_layer(job, selection_, x_.data(), {});
+  if (!done) {
     experts_->abandon_step();
-    return done;
+    return pass(std::move(done).error());
   }
   experts_->end_step();
   ops_.rms_norm(x_.data(), mtp.head_norm.data(), config_.rms_norm_eps, hidden_.data(), rows_, d);

@@ -9,6 +9,7 @@
 #include "format/checkpoint.h"
 #include "format/config.h"
 #include "model/feed_forward.h"
+#include "model/gpu_layers.h"
 #include "model/mla_attention.h"
 #include "model/ops.h"
 #include "model/step.h"
@@ -31,14 +32,18 @@ class Model {
 
   // Where routed experts come from; needed before the first step, and must outlive this.
   void use_experts(ExpertSource& experts);
-  // A synthetic model's routing in place of its routers' choice; must outlive this.
-  void use_routing(const RoutingModel& routing) { feed_forward_.use_routing(routing); }
+  // A synthetic model's routing in place of its routers' choice; before use_gpu. Must outlive this.
+  void use_routing(const RoutingModel& routing);
+  // Lets a GPU compute the layers and the head, with the same bits; after use_experts, before the first cache is made. What
+  // fails there is computed here. `device` must outlive this and every cache. Fails when the device cannot take the model.
+  Result<void> use_gpu(gpu::Device& device, ModelWeights& weights, const GpuOptions& options);
+  const GpuLayers* gpu() const { return gpu_.get(); }
 
   const ModelConfig& config() const { return config_; }
   const ModelLimits& limits() const { return limits_; }
   bool has_mtp() const { return weights_.mtp.has_value(); }
   // A new, empty sequence of at most max_context positions.
-  KvCache make_cache() const;
+  KvCache make_cache();
   // Per cache layer (the MTP layer last): does it keep indexer keys?
   std::vector<bool> indexed_layers() const;
   // Memory for activations, all allocated by the constructor (and touched only as steps need it).
@@ -68,7 +73,11 @@ class Model {
 
  private:
   Result<void> begin(std::span<const std::int32_t> ids, std::span<const Row> rows);
-  Result<StepEnd> run_layers(const LayerObserver& observe, const KeepGoing& keep_going);
+  Result<StepEnd> run_layers(StepPhase phase, const LayerObserver& observe, const KeepGoing& keep_going);
+  Result<StepEnd> run_on_gpu(StepPhase phase, std::span<const LayerJob> jobs, const LayerObserver& observe,
+                             const KeepGoing& keep_going);
+  Result<StepEnd> run_layer(const LayerJob& job, Selection& selection, float* x, const KeepGoing& keep_going);
+  bool on_gpu() const { return gpu_ && gpu_->on(); }
   const LayerWeights* next_sparse(std::size_t layer) const;
   void embed(std::span<const std::int32_t> ids, float* out) const;
   Error damage(std::string where, std::initializer_list<const Matrix*> matrices) const;
@@ -79,7 +88,9 @@ class Model {
   Ops ops_;
   MlaAttention attention_;
   ExpertSource* experts_ = nullptr;
+  const RoutingModel* routing_ = nullptr;
   FeedForward feed_forward_;
+  std::unique_ptr<GpuLayers> gpu_;
   numerics::RotaryTable rotary_;
   Selection selection_;
   StepRows step_;

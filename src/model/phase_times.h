@@ -13,8 +13,9 @@ struct PhaseTimes {
   double expert_matmul = 0;  // routed experts' arithmetic
   double head = 0;           // final norm and logits
   double other = 0;          // embedding, rotary angles
+  double gpu = 0;            // waiting for layers on the GPU
 
-  double total() const { return attention + feed_forward + expert_wait + expert_matmul + head + other; }
+  double total() const { return attention + feed_forward + expert_wait + expert_matmul + head + other + gpu; }
 
   PhaseTimes since(const PhaseTimes& before) const {
     return {attention - before.attention,
@@ -22,7 +23,8 @@ struct PhaseTimes {
             expert_wait - before.expert_wait,
             expert_matmul - before.expert_matmul,
             head - before.head,
-            other - before.other};
+            other - before.other,
+            gpu - before.gpu};
   }
 };
 

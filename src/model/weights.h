@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,8 @@ struct ModelWeights {
   Result<void> read(ThreadTeam& team);
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
+  // Where the matrices lie, whole pages, for registration with a device.
+  std::span<std::byte> memory() { return memory_.whole_pages(); }
   // Where one of the matrices above came from; it must have been read.
   const MatrixSource& source_of(const Matrix& matrix) const;
 

@@ -5,6 +5,9 @@
 
 namespace colibri::numerics {
 
+// eps of the norms of the query and key-value latents, and of the indexer's keys: whatever the config says.
+inline constexpr float kLatentNormEps = 1e-6f;
+
 // y = (x * r) * weight with r = 1 / sqrt(dot(x, x) / n + eps). x and y may be the same.
 void rms_norm(const float* x, const float* weight, float eps, float* y, std::int64_t n);
 // y = fma(c * r, weight, bias), c = x - mean.

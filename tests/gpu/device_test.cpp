@@ -416,7 +416,7 @@ TEST_F(FaultTest, OfTheResidencySet) {
   library_.reset();
   device_.reset();
   arm(kSoftMetalResidencySet, 0, 1);
-  DeviceTest::SetUp();
+  SetUp();
   EXPECT_FALSE(device_->info().residency_set);
   const auto step = kernel("step_on", {1, 1});
   ASSERT_TRUE(step);

@@ -147,7 +147,7 @@ class GpuTest : public ::testing::Test {
     encode(encoder);
     auto commands = encoder.commit();
     ASSERT_TRUE(commands) << commands.error().message;
-    const Completion& end = (*commands)->wait();
+    const Completion& end = commands->wait();
     ASSERT_EQ(end.fault, Fault::kNone) << end.message;
     counts_ = counts;
   }

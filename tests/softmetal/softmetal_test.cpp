@@ -249,5 +249,45 @@ TEST_F(SoftMetalDeathTest, WrongUsesOfMetal) {
   EXPECT_FALSE(misuse("no such misuse"));
 }
 
+// Two command buffers: the second one ends with the fault. In a process of its own, where the device reads its environment.
+void fail_second_command_buffer() {
+  ::setenv("COLI_SOFT_METAL", COLIBRI_SOFT_METAL_TEST_LIBRARY, 1);
+  ::setenv("COLI_SOFT_METAL_FAULT", "timeout:1,compile:0:2", 1);
+  const auto device = open_software_metal();
+  if (!device) std::exit(1);
+  for (const Fault expected : {Fault::kNone, Fault::kTimeout, Fault::kNone}) {
+    const auto commands = (*device)->begin();
+    if (!commands) std::exit(2);
+    (*commands)->commit();
+    if ((*commands)->wait().fault != expected) std::exit(3);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const auto library = (*device)->compile("any", "text");
+    if (library || library.error().message.find("injected") == std::string::npos) std::exit(4);
+  }
+  const auto library = (*device)->compile("any", "text");
+  if (library || library.error().message.find("injected") != std::string::npos) std::exit(5);
+  std::exit(0);
+}
+
+TEST(FaultsDeathTest, FromTheEnvironment) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(fail_second_command_buffer(), ::testing::ExitedWithCode(0), "");
+}
+
+void name_an_unknown_fault() {
+  ::setenv("COLI_SOFT_METAL", COLIBRI_SOFT_METAL_TEST_LIBRARY, 1);
+  ::setenv("COLI_SOFT_METAL_FAULT", "flood", 1);
+  const auto device = open_software_metal();
+  const auto commands = (*device)->begin();
+  (*commands)->commit();
+  (*commands)->wait();
+}
+
+TEST(FaultsDeathTest, UnknownName) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(name_an_unknown_fault(), "unknown fault: 'flood'");
+}
+
 }  // namespace
 }  // namespace colibri::gpu

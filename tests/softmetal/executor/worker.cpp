@@ -197,8 +197,10 @@ void* Worker::carrier() {
   if (stacks_.size() == kMaxStacks) fail("a threadgroup has more threads than the device takes");
   char* stack = stack_area_ + stacks_.size() * kStackBytes;
   if (::mprotect(stack, kGuard, PROT_NONE) != 0) fail("no guard page for a stack");
+  // Stacks begin at different places of their pages, or all their first lines would share a few sets of the cache.
+  const std::size_t shift = stacks_.size() * 37 % 128 * 64;
   stacks_.push_back(stack);
-  return prepare_stack(stack + kStackBytes, &Worker::carrier_main);
+  return prepare_stack(stack + kStackBytes - shift, &Worker::carrier_main);
 }
 
 // The running thread waits; it goes on when somebody has made it ready.
