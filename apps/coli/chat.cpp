@@ -148,6 +148,7 @@ class Chat {
     if (!stats) return pass(std::move(stats).error());
 
     add(*stats);
+    if (!stats->gpu_verdict.empty() && !std::exchange(told_of_gpu_, true)) print_note(stats->gpu_verdict);
     if (stats->reason == StopReason::kContextFull)
       fmt::print(stderr, "coli: the context of {} tokens is full: :reset starts a new conversation, --ctx sets a larger one\n",
                  context);
@@ -181,7 +182,7 @@ class Chat {
   numerics::SamplingRule rule_;
   std::vector<ChatMessage> messages_;
   std::int32_t think_end_ = -1;
-  bool dim_ = false;
+  bool dim_ = false, told_of_gpu_ = false;
   std::int64_t answers_ = 0, prompt_tokens_ = 0, decode_tokens_ = 0, decode_steps_ = 0;
   double prompt_seconds_ = 0, decode_seconds_ = 0;
   std::uint64_t peak_memory_ = 0;

@@ -140,14 +140,18 @@ double expert_overhead(const GpuCounters& g) { return g.expert_wall_seconds - g.
 std::string describe_gpu(const GenerateStats& s) {
   if (!s.gpu) return {};
   const GpuCounters& g = *s.gpu;
+  const std::string kernels =
+      g.expert_kernel_seconds > 0
+          ? fmt::format("attention GPU kernel {:.3f} s, expert GPU kernel {:.3f} s, expert GPU overhead {:.3f} s",
+                        g.attention_kernel_seconds, g.expert_kernel_seconds, expert_overhead(g))
+          : "attention and experts of a layer in one command buffer";
   return fmt::format(
-      "GPU ({}): blocks on GPU {}, experts on GPU {}, fallback CPU {}{}; attention launches {}, attention GPU kernel {:.3f} s, "
-      "expert GPU kernel {:.3f} s, expert GPU overhead {:.3f} s; setup {:.3f} s, GPU wall {:.3f} s, kernel {:.3f} s, scatter "
+      "GPU ({}): blocks on GPU {}, experts on GPU {}, fallback CPU {}{}; attention launches {}, {}; setup {:.3f} s, GPU wall "
+      "{:.3f} s, kernel {:.3f} s, scatter "
       "{:.3f} s, residency flush {:.3f} s, compiling {:.2f} s; {} command buffers, {} dispatches, {} barriers, {} waits",
       s.gpu_name, g.blocks, g.experts, g.redone, s.gpu_faults.empty() ? "" : ": " + one_line(s.gpu_faults), g.attention_launches,
-      g.attention_kernel_seconds, g.expert_kernel_seconds, expert_overhead(g), g.setup_seconds, g.wall_seconds, g.kernel_seconds,
-      g.scatter_seconds, s.gpu_residency.flush_seconds, g.compile_seconds, g.encoded.command_buffers, g.encoded.dispatches,
-      g.encoded.barriers, g.encoded.waits);
+      kernels, g.setup_seconds, g.wall_seconds, g.kernel_seconds, g.scatter_seconds, s.gpu_residency.flush_seconds,
+      g.compile_seconds, g.encoded.command_buffers, g.encoded.dispatches, g.encoded.barriers, g.encoded.waits);
 }
 
 nlohmann::json to_json(const GenerateStats& s) {
