@@ -6,11 +6,12 @@
 #   make bench    build and run the benchmarks                      make lint    clang-format and clang-tidy
 #   make colibri METAL=1   on a Mac: install what is missing and build with Metal, as plain make does there
 #   make macos-cross       on Linux: the same program for a Mac, into dist/
+#   make metal-test        the GPU's tests alone: on the software Metal device, on macOS on the GPU
 #   make setup    only install what a build needs                   make clean   remove what was built
 
 DEMO_PROMPT ?= Once upon a time, there was a little fox who
 
-.PHONY: all colibri macos-cross metal-possible demo test bench asan tsan arm64 lint format setup clean
+.PHONY: all colibri macos-cross metal-possible demo test bench asan tsan arm64 metal-test lint format setup clean
 
 all: metal-possible
 	@scripts/build.sh release
@@ -43,6 +44,10 @@ test:
 asan tsan arm64:
 	@scripts/setup.sh test
 	@scripts/test.sh $@
+
+metal-test:
+	@scripts/setup.sh test
+	@scripts/test.sh metal
 
 bench:
 	@scripts/setup.sh build

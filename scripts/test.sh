@@ -1,11 +1,12 @@
 #!/bin/sh
-# Builds and runs the tests: scripts/test.sh all|release|asan|tsan|arm64
+# Builds and runs the tests: scripts/test.sh all|release|asan|tsan|arm64|metal
 #
 #   release   every test, GCC, optimised
 #   asan      every test program and the fuzz targets built by clang 19 with the address and undefined-behaviour
 #             sanitizers; whole runs of the demo model, which release has, are left out (asan_skip)
 #   tsan      what runs on several threads, under the thread sanitizer (tsan_programs, tsan_only)
 #   arm64     the arithmetic, NEON included, cross-compiled and run by qemu-user (arm64_programs, arm64_skip)
+#   metal     the GPU's tests of release alone (metal_only): on Linux on the software Metal device, on macOS on the GPU
 #
 # Every stage runs even when an earlier one failed; a summary comes last. Set-up is scripts/setup.sh test.
 set -eu
@@ -16,6 +17,7 @@ tsan_programs='base_test determinism_test experts_io_test streaming_test'
 tsan_only='^((base|experts_io)_test\.|determinism_test\.Determinism\.(Small|Odd)|streaming_test\.Streaming\.SameBitsForEveryWay)'
 arm64_programs='base_test numerics_test cpu_products_test cpu_elementwise_test format_decode_test oracle_test'
 arm64_skip='DemoModel|/demo([^a-z_]|$)'
+metal_only='^(gpu_|softmetal_|kernel_lint)'
 
 jobs=${JOBS:-$(nproc 2>/dev/null || sysctl -n hw.ncpu)}
 stages=${1:-all}
@@ -39,19 +41,21 @@ summary=""
 for stage in $stages; do
   echo "=== $stage ==="
   start=$(now)
+  preset=$stage
   case $stage in
     release) options=-DCOLIBRI_TESTS=ON targets="" filter="" ;;
     asan) options="" targets="" filter="-E $asan_skip" ;;
     tsan) options="" targets=$tsan_programs filter="-R $tsan_only" ;;
     arm64) options="" targets=$arm64_programs filter="-E ($arm64_skip|_NOT_BUILT)" ;;
-    *) echo "test: unknown stage '$stage': use all, release, asan, tsan or arm64" >&2; exit 2 ;;
+    metal) preset=release options=-DCOLIBRI_TESTS=ON targets=gpu_tests filter="-R $metal_only" ;;
+    *) echo "test: unknown stage '$stage': use all, release, asan, tsan, arm64 or metal" >&2; exit 2 ;;
   esac
   result="did not build"
-  if scripts/build.sh "$stage" $options ${targets:+-- $targets}; then
+  if scripts/build.sh "$preset" $options ${targets:+-- $targets}; then
     built=$(now)
-    log=build/$stage/ctest.log
+    log=build/$preset/ctest.log
     set -f
-    if ctest --test-dir "build/$stage" -j "$jobs" --output-on-failure --no-tests=error -O "$log" $filter </dev/null; then :; else
+    if ctest --test-dir "build/$preset" -j "$jobs" --output-on-failure --no-tests=error -O "$log" $filter </dev/null; then :; else
       failed="$failed $stage"
     fi
     set +f

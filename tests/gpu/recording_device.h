@@ -17,7 +17,7 @@ class RecordingDevice : public Device {
     std::vector<std::byte> args;
     Grid groups;
     std::uint32_t threads = 0, threadgroup_bytes = 0;
-    std::size_t barriers_before = 0;  // in its command buffer
+    std::size_t barriers_before = 0;  // the start of a command buffer after another one is one too
 
     template <class Args>
     Args as() const {
@@ -39,7 +39,10 @@ class RecordingDevice : public Device {
     if (!regions_.remove(base)) return fail("no region at {}", base);
     return {};
   }
-  Result<std::unique_ptr<Commands>> begin() override { return std::make_unique<Recorder>(launches_); }
+  Result<std::unique_ptr<Commands>> begin() override {
+    if (!launches_.empty()) ++barriers_;
+    return std::make_unique<Recorder>(launches_, barriers_);
+  }
   DeviceMemory memory() const override { return {}; }
   ResidencyStats residency() const override { return {}; }
 
@@ -59,7 +62,7 @@ class RecordingDevice : public Device {
   };
   class Recorder : public Commands {
    public:
-    explicit Recorder(std::vector<Launch>& launches) : launches_(launches) {}
+    Recorder(std::vector<Launch>& launches, std::size_t& barriers) : launches_(launches), barriers_(barriers) {}
     void dispatch(const Dispatch& d) override {
       const auto& kernel = static_cast<const AnyKernel&>(*d.kernel);
       launches_.push_back({kernel.function,
@@ -77,11 +80,12 @@ class RecordingDevice : public Device {
 
    private:
     std::vector<Launch>& launches_;
-    std::size_t barriers_ = 0;
+    std::size_t& barriers_;
     Completion end_;
   };
   DeviceInfo info_{.name = "recorder", .api = "none", .software = true, .longest_buffer = std::uint64_t{1} << 40};
   std::vector<Launch> launches_;
+  std::size_t barriers_ = 0;
 };
 
 }  // namespace colibri::gpu::test
