@@ -25,5 +25,6 @@ Action declare_convert(CLI::App& app);
 Action declare_verify(CLI::App& app);
 Action declare_synth(CLI::App& app);
 Action declare_replay(CLI::App& app);
+Action declare_selftest(CLI::App& app);
 
 }  // namespace colibri

@@ -33,6 +33,7 @@ constexpr Subcommand kSubcommands[] = {
     {"verify", "Check that a model directory is whole", declare_verify},
     {"synth", "Write a model of true dimensions and random weights", declare_synth},
     {"replay", "Compare cache policies on a recorded run", declare_replay},
+    {"selftest", "Check every GPU kernel bit for bit and measure the GPU: one page for a report", declare_selftest},
 };
 
 constexpr const char* kEnvironment =
