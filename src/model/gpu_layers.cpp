@@ -421,14 +421,17 @@ Result<GpuLayers::Progress> GpuLayers::settle(const Step& step, std::size_t keep
   clock.add_to(waited);
   counters_.wall_seconds += waited;
   if (step.times != nullptr) step.times->gpu += waited;
+  double to_come = 0;  // on the GPU, of what is done by now
+  for (std::size_t i = 0; i + keep < pending_.size(); ++i) to_come += pending_[i].work.wait().gpu_seconds;
   while (pending_.size() > keep) {
     Pending first = std::move(pending_.front());
     pending_.pop_front();
     const gpu::Completion done = first.work.wait();
+    to_come -= done.gpu_seconds;
     counters_.kernel_seconds += done.gpu_seconds;
     const bool head = first.part == Pending::Part::kHead;
     if (done.fault == Fault::kNone && (head || *work_.host<std::uint32_t>(damage(first.job)) == 0)) {
-      count(step, first, done);
+      count(step, first, done, to_come);
       continue;
     }
     if (done.fault != Fault::kNone) faults_.failed(done.fault, done.message);
@@ -441,7 +444,8 @@ Result<GpuLayers::Progress> GpuLayers::settle(const Step& step, std::size_t keep
   return Progress{next, false, false};
 }
 
-void GpuLayers::count(const Step& step, Pending& pending, const gpu::Completion& done) {
+// later: seconds that the GPU worked on since.
+void GpuLayers::count(const Step& step, Pending& pending, const gpu::Completion& done, double later) {
   using Part = Pending::Part;
   if (pending.part == Part::kHead) {
     head_ready_ = step.rows.count();
@@ -450,7 +454,9 @@ void GpuLayers::count(const Step& step, Pending& pending, const gpu::Completion&
   if (pending.part == Part::kAttention) counters_.attention_kernel_seconds += done.gpu_seconds;
   if (pending.part == Part::kExperts) {
     counters_.expert_kernel_seconds += done.gpu_seconds;
-    pending.since.add_to(counters_.expert_wall_seconds);
+    double wall = 0;
+    pending.since.add_to(wall);
+    counters_.expert_wall_seconds += std::max(wall - later, done.gpu_seconds);
   } else {
     ++counters_.attention_launches;
   }

@@ -124,7 +124,7 @@ class GpuLayers {
 
   Result<Progress> submit(const Step& step, std::size_t job);
   void submit_head(const Step& step);
-  void count(const Step& step, Pending& pending, const gpu::Completion& done);
+  void count(const Step& step, Pending& pending, const gpu::Completion& done, double later);
   Result<Progress> run_experts(const Step& step, std::size_t job, bool predict);
   Result<void> request_experts(const Step& step, const LayerJob& layer, bool predict);
   void choose_by_model(const Step& step, const LayerJob& layer);
