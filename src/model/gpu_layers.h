@@ -54,6 +54,8 @@ struct LayerJob {
 
 class GpuLayers {
  public:
+  static constexpr std::int64_t kHeadRows = 4;  // rows of logits at a time
+
   // All references must outlive this. Fails when the device cannot take the weights or the memory for activations.
   static Result<std::unique_ptr<GpuLayers>> create(gpu::Device& device, const ModelConfig& config, ModelWeights& weights,
                                                    std::int64_t max_rows, std::int64_t max_context, const GpuOptions& options);
@@ -161,6 +163,8 @@ class GpuLayers {
   // Parts of work_.
   gpu::Address states_ = 0, rows_ = 0, cosine_ = 0, sine_ = 0, chosen_ = 0, counts_ = 0, damage_ = 0, ignored_ = 0, head_in_ = 0,
                head_out_ = 0, final_norm_ = 0, ready_table_ = 0, late_table_ = 0;
+
+  std::int64_t state_rows_ = 0;  // residual rows that there is room for at states_
 
   ExpertSource* experts_ = nullptr;
   bool resident_ = false;  // every expert stays in memory: layers need no answer from the CPU
