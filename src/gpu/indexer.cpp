@@ -6,11 +6,10 @@
 
 #include "gpu/kernels/indexer.h"
 #include "gpu/kernels/selection.h"
+#include "numerics/norm.h"
 
 namespace colibri::gpu {
 namespace {
-
-constexpr float kKeyNormEps = 1e-6f;  // rule C5
 
 constexpr std::int64_t round_up_to(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -62,7 +61,7 @@ void write_index_keys(Encoder& encoder, const IndexerShape& shape, const StepTab
   a.damage = damage;
   a.dims = static_cast<u32>(shape.head_dim);
   a.rope = static_cast<u32>(shape.rope);
-  a.eps = kKeyNormEps;
+  a.eps = numerics::kLatentNormEps;
   encoder.dispatch({"indexer", "index_keys"}, a, {step.count}, 32);
 }
 

@@ -10,15 +10,17 @@
 #include <cmath>
 #include <filesystem>
 
-#include "engine/generate.h"
 #include "engine/oracle.h"
-#include "format/safetensors.h"
+#include "whole_runs.h"
 #include "softmetal/soft_metal.h"
 
 namespace colibri {
 namespace {
 
 namespace fs = std::filesystem;
+using test::Outcome;
+using test::prompt_of;
+using test::run;
 const fs::path kRoot = COLIBRI_SOURCE_DIR;
 const fs::path kDemo = kRoot / "models/demo";
 const std::vector<std::string> kCases = {"glm-dense-attn",     "glm-dsa-tiny",       "glm-dsa-tiny-g64",
@@ -41,34 +43,7 @@ std::unique_ptr<Engine> open(const EngineOptions& options) {
   return std::move(*engine);
 }
 
-std::vector<std::int32_t> demo_prompt(std::size_t tokens) {
-  auto tensors = read_safetensors(kDemo / "expected.safetensors");
-  if (!tensors) throw std::runtime_error(tensors.error().message);
-  std::vector<std::int32_t> ids = tensors->at("ids.long").ints();
-  ids.resize(std::min(ids.size(), tokens));
-  return ids;
-}
-
-struct Outcome {
-  std::uint64_t hash = 0;
-  std::vector<std::int32_t> ids;
-  bool operator==(const Outcome&) const = default;
-};
-
-Outcome run(Engine& engine, std::span<const std::int32_t> prompt, std::int64_t tokens, GenerateStats* out = nullptr) {
-  Session session(engine);
-  GenerateOptions generation;
-  generation.max_tokens = tokens;
-  Outcome outcome;
-  auto stats = generate(session, prompt, generation, [&](std::int32_t id) {
-    outcome.ids.push_back(id);
-    return true;
-  });
-  if (!stats) throw std::runtime_error(stats.error().message);
-  outcome.hash = stats->logits_hash;
-  if (out) *out = *stats;
-  return outcome;
-}
+std::vector<std::int32_t> demo_prompt(std::size_t tokens) { return prompt_of(kDemo, "ids.long", tokens); }
 
 class GpuOracle : public testing::TestWithParam<std::string> {};
 

@@ -5,14 +5,16 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "engine/generate.h"
 #include "engine/oracle.h"
-#include "format/safetensors.h"
+#include "whole_runs.h"
 
 namespace colibri {
 namespace {
 
 namespace fs = std::filesystem;
+using test::Outcome;
+using test::prompt_of;
+using test::run;
 const fs::path kRoot = COLIBRI_SOURCE_DIR;
 
 EngineOptions options_for(const fs::path& model) {
@@ -21,34 +23,6 @@ EngineOptions options_for(const fs::path& model) {
   options.threads = 2;
   options.context = 512;
   return options;
-}
-
-std::vector<std::int32_t> prompt_of(const fs::path& dir, const std::string& name, std::size_t tokens) {
-  auto tensors = read_safetensors(dir / "expected.safetensors");
-  if (!tensors) throw std::runtime_error(tensors.error().message);
-  std::vector<std::int32_t> ids = tensors->at(name).ints();
-  ids.resize(std::min(ids.size(), tokens));
-  return ids;
-}
-
-struct Outcome {
-  std::uint64_t hash = 0;
-  std::vector<std::int32_t> ids;
-  bool operator==(const Outcome&) const = default;
-};
-
-Outcome run(Engine& engine, std::span<const std::int32_t> prompt, std::int64_t tokens) {
-  Session session(engine);
-  GenerateOptions generation;
-  generation.max_tokens = tokens;
-  Outcome outcome;
-  auto stats = generate(session, prompt, generation, [&](std::int32_t id) {
-    outcome.ids.push_back(id);
-    return true;
-  });
-  if (!stats) throw std::runtime_error(stats.error().message);
-  outcome.hash = stats->logits_hash;
-  return outcome;
 }
 
 TEST(Streaming, SameBitsForEveryCacheAndReader) {
