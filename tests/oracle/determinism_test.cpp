@@ -61,7 +61,7 @@ TEST(Determinism, HashSeesTheSeedThroughTheText) {
   const fs::path dir = kRoot / "tests/oracle/cases/glm-odd-dims";
   const std::vector<std::int32_t> ids = prompt_of(dir, "input_ids");
   const Outcome a = run_with(dir, std::span(ids).first(5), "scalar", 1, 64, 6),
-                  b = run_with(dir, std::span(ids).first(6), "scalar", 1, 64, 6);
+                b = run_with(dir, std::span(ids).first(6), "scalar", 1, 64, 6);
   EXPECT_NE(a.hash, b.hash);
 }
 
