@@ -273,7 +273,7 @@ class MetalDevice final : public Device {
     return false;
   }
 
-  void add_resident(id<MTLBuffer> buffer) {
+  void add_resident([[maybe_unused]] id<MTLBuffer> buffer) {
 #if COLI_HAS_RESIDENCY_SETS
     if (@available(macOS 15.0, *)) {
       if (resident_ != nil) [static_cast<id<MTLResidencySet>>(resident_) addAllocation:buffer];
@@ -283,7 +283,7 @@ class MetalDevice final : public Device {
   }
 
   // Taking memory out of a set that is in use has panicked Macs: this is only for shutting down.
-  void remove_resident(id<MTLBuffer> buffer) {
+  void remove_resident([[maybe_unused]] id<MTLBuffer> buffer) {
 #if COLI_HAS_RESIDENCY_SETS
     if (@available(macOS 15.0, *)) {
       if (resident_ == nil) return;
@@ -315,7 +315,7 @@ class MetalDevice final : public Device {
   id<MTLDevice> device_;
   id<MTLCommandQueue> queue_ = nil;
   id<MTLFence> fence_ = nil;
-  id resident_ = nil;  // id<MTLResidencySet>, a type that older SDKs lack
+  [[maybe_unused]] id resident_ = nil;  // id<MTLResidencySet>, a type that older SDKs lack
   DeviceInfo info_;
   std::map<const void*, id<MTLBuffer>> buffers_;  // of the regions, by base
   std::uint64_t state_ = 1;                       // of buffers_: changes when they do
