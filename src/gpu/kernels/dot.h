@@ -18,9 +18,9 @@ struct DeviceRows {
   device const float* row[R];
   bool aligned;
   // Of row r: columns 8 j + h, + 2, + 4, + 6 of block b.
-  float4 quad(uint r, uint b, uint j, uint lane) const {
+  float4 quad(uint r, uint b, uint j, uint lane, bool by_fours) const {
     device const float* x = row[r] + 32 * b + 8 * j;
-    if (aligned) {
+    if (by_fours) {
       const float4 first = *(device const float4*)x, second = *(device const float4*)(x + 4);
       return lane % 2 == 0 ? float4(first.xz, second.xz) : float4(first.yw, second.yw);
     }
@@ -35,7 +35,7 @@ struct DeviceRows {
 constant constexpr u32 kStagedSet = 18, kStagedRow = 4 * kStagedSet + 1, kStagedQuads = kStagedRows * kStagedRow;
 struct StagedRows {
   threadgroup const float4* quads;
-  float4 quad(uint r, uint, uint j, uint lane) const { return quads[r * kStagedRow + j * kStagedSet + lane]; }
+  float4 quad(uint r, uint, uint j, uint lane, bool) const { return quads[r * kStagedRow + j * kStagedSet + lane]; }
   float one(uint r, uint, uint i, uint lane) const {
     return ((threadgroup const float*)quads)[4 * (r * kStagedRow + i / 4 * kStagedSet + lane) + i % 4];
   }
@@ -99,14 +99,14 @@ inline void add_scaled(thread float* sums, thread const float* p, thread const O
   }
 }
 
-// sums[r * kOutputs + o] += the lane's share of block b, which lies wholly inside the row.
-template <u32 F, u32 R, typename X>
-inline void add_block(thread float* sums, thread const OutputRows& rows, thread const X& x, uint b, uint lane, uint scale,
-                      bool aligned) {
+// sums[r * kOutputs + o] += the lane's share of block b, which lies wholly inside the row. Whether vectors may be loaded is known
+// at compile time, so that no branch stands between the loads.
+template <u32 F, u32 R, bool Aligned, typename X>
+inline void add_block(thread float* sums, thread const OutputRows& rows, thread const X& x, uint b, uint lane, uint scale) {
   Block<F> block[kOutputs];
   float p[R * kOutputs];
 #pragma unroll
-  for (uint o = 0; o < kOutputs; ++o) block[o].open(rows.data[o], b, lane % 2, aligned);
+  for (uint o = 0; o < kOutputs; ++o) block[o].open(rows.data[o], b, lane % 2, Aligned);
 #pragma unroll
   for (uint n = 0; n < R * kOutputs; ++n) p[n] = 0.0f;
 #pragma unroll
@@ -116,7 +116,7 @@ inline void add_block(thread float* sums, thread const OutputRows& rows, thread 
     for (uint o = 0; o < kOutputs; ++o) w[o] = block[o].quad(j);
 #pragma unroll
     for (uint r = 0; r < R; ++r) {
-      const float4 v = x.quad(r, b, j, lane);
+      const float4 v = x.quad(r, b, j, lane, Aligned);
 #pragma unroll
       for (uint o = 0; o < kOutputs; ++o) {
         float sum = p[r * kOutputs + o];
@@ -184,10 +184,14 @@ struct Walk {
   template <u32 R, typename X>
   void superblock(thread float* sums, thread const X& x, uint s, uint lane) {
     const uint b = 8 * s + lane / 2;
-    if (32 * b + 32 <= cols && irregular == 0)
-      add_block<F, R>(sums, rows, x, b, lane, scale.entry, aligned);
-    else
+    if (32 * b + 32 <= cols && irregular == 0) {
+      if (aligned)
+        add_block<F, R, true>(sums, rows, x, b, lane, scale.entry);
+      else
+        add_block<F, R, false>(sums, rows, x, b, lane, scale.entry);
+    } else {
       add_columns<F, R>(sums, rows, x, b, lane, scale.entry, irregular, cols);
+    }
     scale.next();
   }
 };
@@ -197,6 +201,7 @@ inline void walk_device_rows(thread float* sums, thread const Weights& w, ulong 
                              uint lane) {
   Walk<F> walk;
   walk.start(w, first, end, lane);
+  walk.aligned = walk.aligned && x.aligned;
   const uint superblocks = (w.cols + 255) / 256;
   for (uint s = 0; s < superblocks; ++s) walk.template superblock<R>(sums, x, s, lane);
 }
