@@ -33,7 +33,7 @@ macos-cross:
 
 demo:
 	@scripts/setup.sh build
-	@scripts/build.sh release
+	@scripts/build.sh release -- coli
 	@printf '\n%s' "$(DEMO_PROMPT)"
 	@./coli run "$(DEMO_PROMPT)"
 

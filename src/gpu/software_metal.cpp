@@ -13,6 +13,8 @@
 #if __has_feature(address_sanitizer)
 // What GCC's Objective-C runtime, which the software device uses, allocates for classes it keeps for ever.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libobjc.so"; }  // NOLINT(bugprone-reserved-identifier)
+// Used suppressions would be told on stderr, which belongs to the program.
+extern "C" const char* __lsan_default_options() { return "print_suppressions=0"; }  // NOLINT(bugprone-reserved-identifier)
 #endif
 #endif
 

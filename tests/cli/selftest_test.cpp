@@ -74,7 +74,9 @@ TEST(Selftest, FaultsAreReported) {
   EXPECT_EQ(failed, 1);
   EXPECT_EQ(one["model"]["passed"], true);
 
-  for (const json& check : page("compile:0:1000")["checks"])
+  const json uncompiled = page("compile:0:1000");
+  EXPECT_FALSE(uncompiled["checks"].empty());
+  for (const json& check : uncompiled["checks"])
     EXPECT_NE(std::string(check["error"]).find("compile"), std::string::npos) << check;
 
   const json refused = page("allocation:0:1");
