@@ -3,7 +3,7 @@
 #
 #   release   every test, GCC, optimised
 #   asan      every test program and the fuzz targets built by clang 19 with the address and undefined-behaviour
-#             sanitizers; whole runs of the demo model, which release has, are left out (asan_skip)
+#             sanitizers; the longest tests, which release has, are left out (asan_skip)
 #   tsan      what runs on several threads, under the thread sanitizer (tsan_programs, tsan_only)
 #   arm64     the arithmetic, NEON included, cross-compiled and run by qemu-user (arm64_programs, arm64_skip)
 #   metal     the GPU's tests of release alone (metal_only): on Linux on the software Metal device, on macOS on the GPU
@@ -12,7 +12,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-asan_skip='DemoModel|SameBitsForEveryCacheAndTile|/demo([^a-z_]|$)'
+asan_skip='DemoModel|SameBitsForEveryCacheAndTile|Large(Experts|Products)|ManyExperts|ABlockThatFails|LinearTime|/demo([^a-z_]|$)'
 tsan_programs='base_test determinism_test experts_io_test streaming_test'
 tsan_only='^((base|experts_io)_test\.|determinism_test\.Determinism\.(Small|Odd)|streaming_test\.Streaming\.SameBitsForEveryWay)'
 arm64_programs='base_test numerics_test cpu_products_test cpu_elementwise_test format_decode_test oracle_test'
