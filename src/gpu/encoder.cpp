@@ -68,10 +68,6 @@ Result<Submission> Encoder::commit() {
   return Submission(std::move(committed_));
 }
 
-bool Submission::done() const {
-  return std::all_of(commands_.begin(), commands_.end(), [](const auto& c) { return c->done(); });
-}
-
 const Completion& Submission::wait() {
   for (const auto& commands : commands_) {
     const Completion& one = commands->wait();

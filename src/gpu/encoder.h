@@ -32,7 +32,6 @@ class Submission {
   Submission() = default;
   explicit Submission(std::vector<std::unique_ptr<Commands>> commands) : commands_(std::move(commands)) {}
   bool empty() const { return commands_.empty(); }
-  bool done() const;
   // Blocks until all have ended. The first fault of them; seconds added up. May be asked again.
   const Completion& wait();
 

@@ -184,7 +184,11 @@ Result<GpuLayers::Progress> GpuLayers::settle(const Step& step, std::size_t keep
     // What was handed over after it computed on what it left behind.
     for (Pending& p : pending_) p.work.wait();
     pending_.clear();
-    return redo(step, first.job);
+    auto redone = redo(step, first.job);
+    // The same inputs give finite numbers here, so the GPU is to blame.
+    if (done.fault == Fault::kNone && redone && !redone->stopped)
+      faults_.failed(Fault::kError, "a number was not finite that is finite on the CPU");
+    return redone;
   }
   return Progress{next, false, false};
 }

@@ -9,10 +9,11 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "engine/oracle.h"
-#include "whole_runs.h"
 #include "softmetal/soft_metal.h"
+#include "whole_runs.h"
 
 namespace colibri {
 namespace {
@@ -315,6 +316,25 @@ TEST_F(GpuFaults, WithoutAResidencySetEveryRegionIsDeclared) {
 }
 
 #endif
+
+// A GPU that alone makes numbers that are not finite is counted like one that fails, and switched off.
+TEST(GpuModel, AGpuThatMiscalculatesIsCountedAndSwitchedOff) {
+  auto device = gpu::open_metal();
+  if (!device) device = gpu::open_software_metal();
+  ASSERT_TRUE(device) << device.error().message;
+  const auto engine = open(options_for(kDemo, GpuChoice::kOff));
+  const std::vector<std::int32_t> prompt = demo_prompt(6);
+  const Outcome cpu = run(*engine, prompt, 2);
+  auto& weights = const_cast<ModelWeights&>(engine->weights());
+  std::vector<float> norms;
+  for (LayerWeights& layer : weights.layers) norms.push_back(std::exchange(layer.post_attention_norm[5], std::nanf("")));
+  ASSERT_TRUE(engine->model().use_gpu(**device, weights, {}));  // takes copies of the norms
+  for (std::size_t i = 0; i < norms.size(); ++i) weights.layers[i].post_attention_norm[5] = norms[i];
+  EXPECT_EQ(run(*engine, prompt, 2), cpu);
+  const gpu::FaultLog& faults = engine->model().gpu()->faults();
+  EXPECT_EQ(faults.count(gpu::Fault::kError), static_cast<std::uint64_t>(gpu::FaultLog::kInARow)) << faults.describe();
+  EXPECT_FALSE(faults.on());
+}
 
 // A NaN is found on the GPU, and its weight named as the CPU names it; the GPU is not to blame.
 TEST(GpuModel, AWeightThatIsNoNumberIsNamed) {
