@@ -33,14 +33,27 @@ std::string cgroup_path(bool v2) {
   return {};
 }
 
+// What the page cache holds for a group and those below it (memory.stat). It counts as use, but the system takes it back
+// before it refuses memory to anybody: a group that has read large files is not a full one.
+std::uint64_t page_cache(const std::string& stat_file, const std::string& prefix) {
+  std::uint64_t sum = 0;
+  std::ifstream file(stat_file);
+  std::string name;
+  for (std::uint64_t bytes = 0; file >> name >> bytes;)
+    if (name == prefix + "active_file" || name == prefix + "inactive_file") sum += bytes;
+  return sum;
+}
+
 // The tightest limit on the way up, less what the group uses.
 std::uint64_t cgroup_left() {
   std::uint64_t left = 0;
-  const auto walk = [&](const std::string& root, std::string path, const char* limit_file, const char* use_file) {
+  const auto walk = [&](const std::string& root, std::string path, const char* limit_file, const char* use_file,
+                        const char* stat_prefix) {
     for (;;) {
       const std::string base = root + (path == "/" ? "" : path) + "/";
       std::uint64_t limit = 0, use = 0;
       if (read_number(base + limit_file, limit) && limit < (std::uint64_t{1} << 60) && read_number(base + use_file, use)) {
+        use -= std::min(use, page_cache(base + "memory.stat", stat_prefix));
         const std::uint64_t here = limit > use ? limit - use : 1;
         left = left == 0 ? here : std::min(left, here);
       }
@@ -48,8 +61,8 @@ std::uint64_t cgroup_left() {
       path.resize(path.rfind('/'));
     }
   };
-  walk("/sys/fs/cgroup", cgroup_path(true), "memory.max", "memory.current");
-  walk("/sys/fs/cgroup/memory", cgroup_path(false), "memory.limit_in_bytes", "memory.usage_in_bytes");
+  walk("/sys/fs/cgroup", cgroup_path(true), "memory.max", "memory.current", "");
+  walk("/sys/fs/cgroup/memory", cgroup_path(false), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_");
   return left;
 }
 #endif

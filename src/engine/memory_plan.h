@@ -14,7 +14,7 @@ namespace colibri {
 // What the system can give this process now. Zero means unknown or unlimited.
 struct MemoryFacts {
   std::uint64_t available = 0;    // the system's own estimate (Linux MemAvailable; macOS free, inactive and purgeable pages)
-  std::uint64_t cgroup_left = 0;  // limit less use of the tightest control group, v2 or v1
+  std::uint64_t cgroup_left = 0;  // limit less use of the tightest control group, v2 or v1; page cache is not use
   std::uint64_t longest_slab = ~std::uint64_t{0};  // a device's longest buffer
   std::uint64_t working_set = 0;                   // a device's recommended working set
 };

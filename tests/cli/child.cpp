@@ -93,6 +93,10 @@ ChildResult run_coli(const std::vector<std::string>& arguments, const ChildOptio
       dup2(file, STDOUT_FILENO);
     }
     if (options.closed >= 0) close(options.closed);
+    if (!options.control_group.empty()) {
+      const int file = open(options.control_group.c_str(), O_WRONLY | O_CLOEXEC);
+      if (file < 0 || write(file, "0", 1) != 1) _exit(126);
+    }
     become_coli(arguments, options);
   }
   Pipe::close_end(in.read);

@@ -25,6 +25,8 @@ struct ChildOptions {
   int closed = -1;
   // Opened as its stdout instead of a pipe, when not empty.
   std::string stdout_to{};
+  // The members file of the control group it runs in, when not empty.
+  std::string control_group{};
 };
 
 ChildResult run_coli(const std::vector<std::string>& arguments, const ChildOptions& options = {});
