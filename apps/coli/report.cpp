@@ -1,5 +1,6 @@
 #include "report.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -106,6 +107,25 @@ PerToken experts_per_token(const GenerateStats& s) {
   return {static_cast<double>(d.needed) / steps, read, read * static_cast<double>(s.experts.expert_bytes)};
 }
 
+// Milliseconds; `other` takes in what lies outside the graph, such as choosing the token.
+PhaseTimes answer_ms_per_token(const GenerateStats& s) {
+  const double scale = 1e3 / static_cast<double>(std::max<std::int64_t>(s.decode_steps, 1));
+  PhaseTimes a = s.answer_phases;
+  a.other += s.decode_seconds - a.total();
+  for (double* t : {&a.attention, &a.feed_forward, &a.expert_wait, &a.expert_matmul, &a.head, &a.other, &a.gpu}) *t *= scale;
+  return a;
+}
+
+nlohmann::json json_of(const PhaseTimes& p) {
+  return {{"attention", p.attention},
+          {"expert_disk", p.expert_wait},
+          {"expert_matmul", p.expert_matmul},
+          {"dense_and_router", p.feed_forward},
+          {"head", p.head},
+          {"gpu", p.gpu},
+          {"other", p.other}};
+}
+
 }  // namespace
 
 std::string describe_phases(const GenerateStats& s) {
@@ -115,6 +135,14 @@ std::string describe_phases(const GenerateStats& s) {
       "{:.2f} s{}",
       p.attention, p.expert_wait, p.expert_matmul, p.feed_forward, p.head, p.other,
       s.gpu ? fmt::format(", GPU {:.2f} s", p.gpu) : "");
+  if (s.decode_steps > 0) {
+    const PhaseTimes a = answer_ms_per_token(s);
+    text += fmt::format(
+        "\ncoli: each token of the answer: attention {:.1f} ms, expert-disk {:.1f} ms, expert-matmul {:.1f} ms, dense and router "
+        "{:.1f} ms, head {:.1f} ms, other {:.1f} ms{}",
+        a.attention, a.expert_wait, a.expert_matmul, a.feed_forward, a.head, a.other,
+        s.gpu ? fmt::format(", GPU {:.1f} ms", a.gpu) : "");
+  }
   if (!s.streamed) return text;
   const CacheCounts& d = s.experts.decode;
   const std::uint64_t cached = d.hits - d.pinned - d.prefetched;
@@ -155,7 +183,6 @@ std::string describe_gpu(const GenerateStats& s) {
 }
 
 nlohmann::json to_json(const GenerateStats& s) {
-  const PhaseTimes& p = s.phases;
   nlohmann::json out = {
       {"prompt_tokens", s.prompt_tokens},
       {"prompt_seconds", s.prompt_seconds},
@@ -168,15 +195,9 @@ nlohmann::json to_json(const GenerateStats& s) {
       {"memory_budget_bytes", s.memory_budget_bytes},
       {"stop_reason", reason_name(s.reason)},
       {"logits_hash", fmt::format("{:016x}", s.logits_hash)},
-      {"seconds",
-       {{"attention", p.attention},
-        {"expert_disk", p.expert_wait},
-        {"expert_matmul", p.expert_matmul},
-        {"dense_and_router", p.feed_forward},
-        {"head", p.head},
-        {"gpu", p.gpu},
-        {"other", p.other}}},
+      {"seconds", json_of(s.phases)},
   };
+  if (s.decode_steps > 0) out["answer_ms_per_token"] = json_of(answer_ms_per_token(s));
   if (s.gpu) {
     const GpuCounters& g = *s.gpu;
     out["gpu"] = {{"name", s.gpu_name},
@@ -215,7 +236,9 @@ nlohmann::json to_json(const GenerateStats& s) {
                       {"prompt", counts(s.experts.prefill)},
                       {"answer", counts(s.experts.decode)},
                       {"bytes_read", s.experts.reader.bytes},
-                      {"gb_per_second", gigabytes_per_second(s.experts.reader)}};
+                      {"gb_per_second", gigabytes_per_second(s.experts.reader)},
+                      {"answer_bytes_read", s.answer_reads.bytes},
+                      {"answer_gb_per_second", gigabytes_per_second(s.answer_reads)}};
   }
   return out;
 }

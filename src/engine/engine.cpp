@@ -251,6 +251,10 @@ Result<void> Engine::open_gpu(const EngineOptions& options) {
   return {};
 }
 
-Result<void> Engine::finish_trace() { return trace_ ? trace_->finish() : Result<void>{}; }
+Result<void> Engine::finish_trace() {
+  if (!trace_) return {};
+  recorder_->flush();
+  return trace_->finish();
+}
 
 }  // namespace colibri

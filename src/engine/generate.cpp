@@ -42,6 +42,8 @@ Result<GenerateStats> generate(Session& session, std::span<const std::int32_t> p
   stats.prompt_tokens = session.position() - before;
   stats.prompt_seconds = seconds_since(start);
 
+  const PhaseTimes phases_at_answer = session.engine().model().times();
+  const ReaderStats reads_at_answer = streaming ? streaming->stats().reader : ReaderStats{};
   const auto decode_start = Clock::now();
   const auto is_stop = [&](std::int32_t id) {
     return std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end();
@@ -74,8 +76,13 @@ Result<GenerateStats> generate(Session& session, std::span<const std::int32_t> p
   }
   stats.decode_seconds = seconds_since(decode_start);
   stats.phases = session.engine().model().times().since(phases_before);
+  stats.answer_phases = session.engine().model().times().since(phases_at_answer);
   stats.streamed = streaming != nullptr;
-  if (streaming) stats.experts = streaming->stats().since(experts_before);
+  if (streaming) {
+    const StreamingStats now = streaming->stats();
+    stats.experts = now.since(experts_before);
+    stats.answer_reads = now.reader.since(reads_at_answer);
+  }
   if (gpu) {
     stats.gpu = gpu->counters().since(gpu_before);
     stats.gpu_name = gpu->device().info().name;

@@ -31,8 +31,10 @@ struct GenerateStats {
   std::uint64_t memory_budget_bytes = 0;  // that the memory plan kept to
   std::uint64_t logits_hash = 0;          // XXH3 (64 bit) over every logit vector sampled from, little-endian f32
   PhaseTimes phases;                      // where prompt and answer spent their time in the graph
+  PhaseTimes answer_phases;               // the same for the answer's steps alone
   bool streamed = false;                  // experts came through the cache:
   StreamingStats experts;                 // what the cache and the disk did meanwhile
+  ReaderStats answer_reads;               // what the disk did for the answer alone
   std::optional<GpuCounters> gpu;         // what a GPU did meanwhile; where there is one:
   std::string gpu_name;
   std::string gpu_faults;   // since the engine was opened, by reason; empty when nothing failed

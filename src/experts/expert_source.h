@@ -3,6 +3,7 @@
 // changes a bit of the result (rule C8 of docs/numerics.md).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -34,6 +35,8 @@ class ExpertSource {
   // Around every pass of rows through the layers.
   virtual void begin_step(StepPhase /*phase*/, std::int64_t /*rows*/) {}
   virtual void end_step() {}
+  // Logits of the last step's rows were computed after its end, in this time.
+  virtual void logits_computed(std::chrono::nanoseconds /*taken*/) {}
   // Instead of end_step when a step is not carried through (an error, a stop): what it asked for and was not handed is
   // wanted no more. Everything handed out must have been released.
   virtual void abandon_step() {}

@@ -209,6 +209,16 @@ Result<std::unique_ptr<RecordReader>> RecordReader::open(std::span<const std::fi
   return std::unique_ptr<RecordReader>(new RecordReader(std::move(state)));
 }
 
+ReaderStats ReaderStats::since(const ReaderStats& before) const {
+  return {demand_records - before.demand_records,
+          prefetch_records - before.prefetch_records,
+          failed_records - before.failed_records,
+          bytes - before.bytes,
+          reads - before.reads,
+          repeats - before.repeats,
+          busy_seconds - before.busy_seconds};
+}
+
 ReadTicket RecordReader::submit(const ReadPlan& plan, std::byte* slot, ReadPriority priority) {
   const ReadTicket ticket = state_->queue.submit(plan, slot, priority);
   if (state_->ring) state_->ring->wake();

@@ -52,6 +52,8 @@ struct ReaderStats {
   std::uint64_t reads = 0;    // pieces read
   std::uint64_t repeats = 0;  // calls repeated after a signal, a short read or an error
   double busy_seconds = 0;    // with at least one read in flight: bytes / busy_seconds is the speed of the disk
+
+  ReaderStats since(const ReaderStats& before) const;
 };
 
 // All calls may come from any thread; one thread usually submits and collects.

@@ -233,13 +233,7 @@ StreamingStats StreamingStats::since(const StreamingStats& before) const {
     now->prefetched -= then->prefetched;
     now->unused -= then->unused;
   }
-  d.reader.demand_records -= before.reader.demand_records;
-  d.reader.prefetch_records -= before.reader.prefetch_records;
-  d.reader.failed_records -= before.reader.failed_records;
-  d.reader.bytes -= before.reader.bytes;
-  d.reader.reads -= before.reader.reads;
-  d.reader.repeats -= before.reader.repeats;
-  d.reader.busy_seconds -= before.reader.busy_seconds;
+  d.reader = reader.since(before.reader);
   d.steps_prefill -= before.steps_prefill;
   d.steps_decode -= before.steps_decode;
   return d;

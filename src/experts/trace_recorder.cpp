@@ -8,7 +8,12 @@ std::int64_t TraceRecorder::computed() const {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - resumed_).count();
 }
 
+void TraceRecorder::flush() {
+  if (std::exchange(finished_, false)) sink_(step_);
+}
+
 void TraceRecorder::begin_step(StepPhase phase, std::int64_t rows) {
+  flush();
   step_.phase = phase;
   step_.rows = rows;
   step_.tail_ns = 0;
@@ -30,7 +35,12 @@ void TraceRecorder::end_step() {
   step_.tail_ns = computed();
   close_layer();
   source_.end_step();
-  sink_(step_);
+  finished_ = true;
+}
+
+void TraceRecorder::logits_computed(std::chrono::nanoseconds taken) {
+  step_.tail_ns += taken.count();
+  source_.logits_computed(taken);
 }
 
 void TraceRecorder::predict(std::int64_t layer, std::span<const std::int32_t> ids) {

@@ -15,12 +15,14 @@ class TraceRecorder final : public ExpertSource {
  public:
   using Sink = std::function<void(const TraceStep&)>;
 
-  // Every finished step goes to the sink. The source must outlive this.
+  // Every finished step goes to the sink when the next one begins, or with flush: its logits, which are computed after its
+  // end, are a part of it. The source must outlive this.
   TraceRecorder(ExpertSource& source, Sink sink) : source_(source), sink_(std::move(sink)) {}
 
   // A step that is abandoned is not recorded.
   void begin_step(StepPhase phase, std::int64_t rows) override;
   void end_step() override;
+  void logits_computed(std::chrono::nanoseconds taken) override;
   void abandon_step() override { source_.abandon_step(); }
   Result<void> request(std::int64_t layer, std::span<const std::int32_t> ids, std::span<const std::int32_t> rows) override;
   Result<std::optional<Ready>> next(bool wait) override;
@@ -30,6 +32,7 @@ class TraceRecorder final : public ExpertSource {
   // Predictions are asked for even when the source does not want them: the trace does. Making them counts as computing.
   bool wants_predictions() const override { return true; }
   void predict(std::int64_t layer, std::span<const std::int32_t> ids) override;
+  void flush();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -44,7 +47,7 @@ class TraceRecorder final : public ExpertSource {
   std::int64_t predicted_layer_ = -1;
   Clock::time_point resumed_;
   std::int64_t expert_ns_ = 0;  // of the layer in progress, all experts
-  bool in_layer_ = false, first_wait_ = false;
+  bool in_layer_ = false, first_wait_ = false, finished_ = false;
 };
 
 }  // namespace colibri

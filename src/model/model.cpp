@@ -172,7 +172,7 @@ Result<void> Model::logits(std::int64_t first, std::int64_t count, float* out) {
   if (!on_gpu() || !gpu_->logits(hidden_.data() + first * d, first, count, out))
     ops_.multiply({{weights_.head, ops_.pack(hidden_.data() + first * d, d, count, d, packed_.data()), out, vocab}});
   if (!numerics::all_finite(out, count * vocab)) return pass(damage("the logits", {&weights_.head}));
-  clock.add_to(times_.head);
+  experts_->logits_computed(clock.add_to(times_.head));
   return {};
 }
 

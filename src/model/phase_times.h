@@ -28,13 +28,15 @@ struct PhaseTimes {
   }
 };
 
-// Adds the time since the last call (or construction) to one phase.
+// Adds the time since the last call (or construction) to one phase, and returns it.
 class PhaseClock {
  public:
-  void add_to(double& phase) {
+  std::chrono::nanoseconds add_to(double& phase) {
     const auto now = Clock::now();
-    phase += std::chrono::duration<double>(now - last_).count();
+    const auto taken = now - last_;
+    phase += std::chrono::duration<double>(taken).count();
     last_ = now;
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(taken);
   }
   void restart() { last_ = Clock::now(); }
 

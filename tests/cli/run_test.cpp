@@ -107,8 +107,32 @@ TEST(Run, StreamsTextToStdoutAndStatisticsToStderr) {
   const ChildResult result = run_coli({"run", kFox, "--temp", "0", "-n", "8"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.out, " lived at the edge of a big forest\n");
-  for (const char* part : {"prompt 13 tokens", "answer 8 tokens", "tok/s", "first token after", "peak memory", "logits_hash"})
+  for (const char* part : {"prompt 13 tokens", "answer 8 tokens", "tok/s", "first token after", "peak memory", "logits_hash",
+                           "each token of the answer: attention"})
     EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+}
+
+TEST(Run, TheAnswersTimesAddUpToItsTime) {
+  const TempDir dir;
+  const std::string trace = dir / "trace";
+  const json out = run_json({kFox, "--temp", "0", "-n", "9", "--trace", trace});
+  double sum = 0;
+  for (const auto& [phase, ms] : out["answer_ms_per_token"].items()) {
+    EXPECT_GE(ms, 0) << phase;
+    if (phase != "other") {
+      EXPECT_LE(8 * double(ms), 1e3 * double(out["seconds"][phase]) + 1e-3) << phase;
+    }
+    sum += double(ms);
+  }
+  EXPECT_NEAR(8 * sum, 1e3 * double(out["decode_seconds"]), 1e-3);
+  EXPECT_EQ(run_json({kFox, "--temp", "0", "-n", "1"}).count("answer_ms_per_token"), 0U);  // no step after the prompt
+
+  // A trace's steps hold the computing of their logits.
+  std::ifstream lines(trace);
+  double tails = 0;
+  for (std::string line; std::getline(lines, line);)
+    if (line.rfind("step ", 0) == 0) tails += std::stod(line.substr(line.rfind(' ')));
+  EXPECT_GT(tails / 1e9, 0.9 * double(out["seconds"]["head"]));
 }
 
 TEST(Run, ThreadsChunksAndInstructionSetsGiveTheSameHash) {

@@ -173,7 +173,19 @@ TEST(TraceRecorder, RecordsWhatPasses) {
   }
   recorder.end_step();
   EXPECT_EQ(source.released, 9);
+  EXPECT_TRUE(steps.empty());  // logits may come
+  recorder.logits_computed(std::chrono::hours(1));
+  recorder.begin_step(StepPhase::kDecode, 1);
   ASSERT_EQ(steps.size(), 1u);
+  EXPECT_GE(steps[0].tail_ns, std::chrono::nanoseconds(std::chrono::hours(1)).count());
+  recorder.abandon_step();
+  recorder.flush();
+  ASSERT_EQ(steps.size(), 1u);
+  recorder.begin_step(StepPhase::kDecode, 1);
+  recorder.end_step();
+  recorder.flush();
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[1].phase, StepPhase::kDecode);
   EXPECT_EQ(steps[0].phase, StepPhase::kPrefill);
   EXPECT_EQ(steps[0].rows, 2);
   ASSERT_EQ(steps[0].accesses.size(), 3u);
