@@ -85,8 +85,7 @@ class Checker {
     if (want_mtp) pass.mtp.resize((s - 1) * v);
     for (std::size_t first = 0; first < s;) {
       const std::size_t rows = std::min(s - first, static_cast<std::size_t>(model.limits().max_rows));
-      std::vector<Row> at;
-      for (std::size_t r = 0; r < rows; ++r) at.push_back({&cache, static_cast<std::int64_t>(first + r)});
+      COLIBRI_TRY(at, ContiguousRows::make(cache, static_cast<std::int64_t>(first), static_cast<std::int64_t>(rows)));
       const auto keep = [&](std::size_t layer, const float* x) {
         if (want_hidden) std::copy(x, x + rows * d, pass.hidden.begin() + static_cast<std::ptrdiff_t>((layer * s + first) * d));
       };
@@ -97,7 +96,8 @@ class Checker {
       const std::size_t pairs = std::min(rows, s - 1 - first);  // the last token has no successor
       if (want_mtp && pairs > 0) {
         const std::vector<float> states(model.hidden().begin(), model.hidden().begin() + static_cast<std::ptrdiff_t>(pairs * d));
-        COLIBRI_CHECK(model.mtp_forward(StepPhase::kPrefill, ids.subspan(first + 1, pairs), states, std::span(at).first(pairs)));
+        COLIBRI_TRY(with_next, ContiguousRows::make(cache, at.first(), static_cast<std::int64_t>(pairs)));
+        COLIBRI_CHECK(model.mtp_forward(StepPhase::kPrefill, ids.subspan(first + 1, pairs), states, with_next));
         COLIBRI_CHECK(model.logits(0, static_cast<std::int64_t>(pairs), pass.mtp.data() + first * v));
       }
       first += rows;

@@ -17,10 +17,9 @@ Result<void> Session::run(StepPhase phase, std::span<const std::int32_t> ids, co
   for (std::int64_t done = 0; done < count;) {
     const std::int64_t rows = std::min(count - done, model.limits().max_rows);
     const auto chunk = ids.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(rows));
-    rows_.clear();
-    for (std::int64_t r = 0; r < rows; ++r) rows_.push_back({&cache_, position() + r});
+    COLIBRI_TRY(at, ContiguousRows::make(cache_, position(), rows));
     has_logits_ = false;
-    COLIBRI_TRY(end, model.forward(phase, chunk, rows_, {}, keep_going));
+    COLIBRI_TRY(end, model.forward(phase, chunk, at, {}, keep_going));
     if (end == StepEnd::kStopped) break;
     tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
     done += rows;

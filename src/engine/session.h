@@ -44,7 +44,6 @@ class Session {
   std::vector<std::int32_t> tokens_;
   AlignedArray<float> logits_;
   bool has_logits_ = false;
-  std::vector<Row> rows_;
 };
 
 }  // namespace colibri

@@ -9,6 +9,19 @@
 
 namespace colibri::gpu {
 
+// Neighbouring rows of one sequence and its cache of one layer.
+struct SequenceRows {
+  Address entries = 0, keys = 0;  // of position 0; keys 0: none
+  std::int64_t first = 0, count = 0;
+};
+
+// Fills a table's part of them; returns where the next sequence's part begins. Kernels take every row by itself, so that one
+// kernel serves rows of one and of several sequences: what rows could share, the heads of one row share already.
+inline RowArgs* write_rows(const SequenceRows& rows, RowArgs* table) {
+  for (std::int64_t r = 0; r < rows.count; ++r) *table++ = {rows.entries, rows.keys, static_cast<u32>(rows.first + r), 0, 0, 0};
+  return table;
+}
+
 // A table RowArgs[count] in device memory that the host has filled, with what the host plans grids by.
 struct StepTable {
   Address rows = 0;  // RowArgs[count]

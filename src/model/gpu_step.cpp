@@ -36,19 +36,18 @@ bool GpuLayers::begin(const Step& step) {
   const std::int64_t rows = step.rows.count(), half = config_.mla.qk_rope_head_dim / 2;
   ring_ = static_cast<std::size_t>(std::min(state_rows_ / rows, static_cast<std::int64_t>(step.jobs.size()) + 1));
   longest_ = 0;
-  for (const Row& row : step.rows.rows) longest_ = std::max(longest_, row.position + 1);
+  for (const ContiguousRows& of_one : step.rows.sequences) longest_ = std::max(longest_, of_one.end());
   std::copy(step.rows.cosine, step.rows.cosine + rows * half, work_.host<float>(cosine_));
   std::copy(step.rows.sine, step.rows.sine + rows * half, work_.host<float>(sine_));
   bool reachable = true;
   for (const LayerJob& job : step.jobs) {
     auto* args = work_.host<gpu::RowArgs>(table(step, job.index).rows);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const Row& row = step.rows.rows[static_cast<std::size_t>(r)];
-      args[r] = {};
-      args[r].entries = device_.address(row.cache->row(job.index, 0));
-      if (row.cache->indexed(job.index)) args[r].keys = device_.address(row.cache->index_key(job.index, 0));
-      reachable = reachable && args[r].entries != 0;
-      args[r].position = static_cast<gpu::u32>(row.position);
+    for (const ContiguousRows& of_one : step.rows.sequences) {
+      KvCache& cache = of_one.cache();
+      const Address entries = device_.address(cache.row(job.index, 0));
+      const Address keys = cache.indexed(job.index) ? device_.address(cache.index_key(job.index, 0)) : 0;
+      reachable = reachable && entries != 0;
+      args = gpu::write_rows({entries, keys, of_one.first(), of_one.count()}, args);
     }
   }
   // Every layer with an indexer takes the next slot.

@@ -148,57 +148,61 @@ std::int64_t MlaAttention::entries(const StepRows& step, const Selection& select
 }
 
 void MlaAttention::attend(std::int64_t index, const StepRows& step, const Selection& selection) {
-  const std::int64_t cache = shape_.cache_dim(), groups = ceil_div(heads_, head_group_);
-  std::vector<Tile> tiles;
-  for (std::int64_t r = 0; r < step.count();) {
-    // One wave: as many tiles as there is room for gathered keys.
-    tiles.clear();
-    std::int64_t slots = 0;
-    while (r < step.count() && slots < ops_.threads()) {
-      const Row& row = step.rows[static_cast<std::size_t>(r)];
-      Tile tile{r, 1, row.cache->row(index, 0), -1};
-      const auto dense = [&](std::int64_t q) { return selection.positions[static_cast<std::size_t>(q)].empty(); };
-      if (dense(r)) {
-        while (tile.rows < tile_rows_ && r + tile.rows < step.count() && dense(r + tile.rows) &&
-               step.rows[static_cast<std::size_t>(r + tile.rows)].cache == row.cache)
-          ++tile.rows;
-      } else {
-        tile.gathered = slots++;
-      }
-      tiles.push_back(tile);
+  const auto dense = [&](std::int64_t r) { return selection.positions[static_cast<std::size_t>(r)].empty(); };
+  Wave wave;
+  std::int64_t r = 0;
+  for (const ContiguousRows& rows : step.sequences) {
+    const std::int64_t end = r + rows.count();
+    while (r < end) {
+      Tile tile{r, 1, rows.cache().row(index, 0), -1};
+      if (dense(r))
+        while (tile.rows < tile_rows_ && r + tile.rows < end && dense(r + tile.rows)) ++tile.rows;
+      else
+        tile.gathered = wave.slots++;
+      wave.tiles.push_back(tile);
       r += tile.rows;
+      if (wave.slots == ops_.threads()) attend_wave(wave, step, selection);
     }
-    if (slots > 0) {
-      constexpr std::int64_t kBlock = 64;  // entries copied by one piece of work
-      const std::int64_t top_k = static_cast<std::int64_t>(gathered_.size()) / (ops_.threads() * cache);
-      const std::int64_t blocks = ceil_div(top_k, kBlock);
-      ops_.team().parallel_for(
-          static_cast<std::int64_t>(tiles.size()) * blocks, 1, [&](std::int64_t begin, std::int64_t end, int) {
-            for (std::int64_t i = begin; i < end; ++i) {
-              const Tile& tile = tiles[static_cast<std::size_t>(i / blocks)];
-              if (tile.gathered < 0) continue;
-              const auto& chosen = selection.positions[static_cast<std::size_t>(tile.first)];
-              float* target = gathered_.data() + tile.gathered * top_k * cache;
-              const std::int64_t last =
-                  std::min<std::int64_t>((i % blocks + 1) * kBlock, static_cast<std::int64_t>(chosen.size()));
-              for (std::int64_t e = i % blocks * kBlock; e < last; ++e) {
-                const float* source = tile.keys + chosen[static_cast<std::size_t>(e)] * cache;
-                std::copy(source, source + cache, target + e * cache);
-              }
-            }
-          });
-      for (Tile& tile : tiles)
-        if (tile.gathered >= 0) tile.keys = gathered_.data() + tile.gathered * top_k * cache;
-    }
-    ops_.team().parallel_for(static_cast<std::int64_t>(tiles.size()) * groups, 1,
-                             [&](std::int64_t begin, std::int64_t end, int worker) {
-                               for (std::int64_t i = begin; i < end; ++i) {
-                                 const std::int64_t first_head = i % groups * head_group_;
-                                 attend_tile(tiles[static_cast<std::size_t>(i / groups)], first_head,
-                                             std::min(head_group_, heads_ - first_head), step, selection, worker);
-                               }
-                             });
   }
+  attend_wave(wave, step, selection);
+}
+
+void MlaAttention::attend_wave(Wave& wave, const StepRows& step, const Selection& selection) {
+  if (wave.slots > 0) gather(wave, selection);
+  const std::int64_t groups = ceil_div(heads_, head_group_);
+  ops_.team().parallel_for(static_cast<std::int64_t>(wave.tiles.size()) * groups, 1,
+                           [&](std::int64_t begin, std::int64_t end, int worker) {
+                             for (std::int64_t i = begin; i < end; ++i) {
+                               const std::int64_t first_head = i % groups * head_group_;
+                               attend_tile(wave.tiles[static_cast<std::size_t>(i / groups)], first_head,
+                                           std::min(head_group_, heads_ - first_head), step, selection, worker);
+                             }
+                           });
+  wave = {};
+}
+
+// Puts the chosen entries of every row that has a list side by side.
+void MlaAttention::gather(Wave& wave, const Selection& selection) {
+  constexpr std::int64_t kBlock = 64;  // entries copied by one piece of work
+  const std::int64_t cache = shape_.cache_dim();
+  const std::int64_t top_k = static_cast<std::int64_t>(gathered_.size()) / (ops_.threads() * cache);
+  const std::int64_t blocks = ceil_div(top_k, kBlock);
+  ops_.team().parallel_for(
+      static_cast<std::int64_t>(wave.tiles.size()) * blocks, 1, [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          const Tile& tile = wave.tiles[static_cast<std::size_t>(i / blocks)];
+          if (tile.gathered < 0) continue;
+          const auto& chosen = selection.positions[static_cast<std::size_t>(tile.first)];
+          float* target = gathered_.data() + tile.gathered * top_k * cache;
+          const std::int64_t last = std::min<std::int64_t>((i % blocks + 1) * kBlock, static_cast<std::int64_t>(chosen.size()));
+          for (std::int64_t e = i % blocks * kBlock; e < last; ++e) {
+            const float* source = tile.keys + chosen[static_cast<std::size_t>(e)] * cache;
+            std::copy(source, source + cache, target + e * cache);
+          }
+        }
+      });
+  for (Tile& tile : wave.tiles)
+    if (tile.gathered >= 0) tile.keys = gathered_.data() + tile.gathered * top_k * cache;
 }
 
 // Scores, exact maximum, exponentials, then the sums in order (rule C6).
@@ -215,8 +219,7 @@ void MlaAttention::attend_tile(const Tile& tile, std::int64_t first_head, std::i
     const float* source = absorbed_.data() + ((tile.first + r) * heads_ + first_head) * cache;
     std::copy(source, source + heads * cache, queries + r * heads * cache);
   }
-  std::int64_t longest = 0;
-  for (std::int64_t r = 0; r < tile.rows; ++r) longest = std::max(longest, entries(step, selection, tile.first + r));
+  const std::int64_t longest = entries(step, selection, tile.first + tile.rows - 1);  // positions rise
   k.matmul(f32_matrix(tile.keys, longest, cache, cache), 0, longest, ops_.pack(queries, cache, count, cache, packed), scores,
            max_context_, ops_.scratch(worker));
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "base/result.h"
 #include "format/config.h"
@@ -31,8 +32,15 @@ class MlaAttention {
     const float* keys = nullptr;  // entries of cache_dim floats
     std::int64_t gathered = -1;   // slot of gathered_ when the keys were selected
   };
+  // As many tiles as there is room for gathered keys.
+  struct Wave {
+    std::vector<Tile> tiles;
+    std::int64_t slots = 0;
+  };
   [[nodiscard]] bool absorb_queries(const MlaWeights& w, const StepRows& step);
   void attend(std::int64_t index, const StepRows& step, const Selection& selection);
+  void attend_wave(Wave& wave, const StepRows& step, const Selection& selection);
+  void gather(Wave& wave, const Selection& selection);
   void attend_tile(const Tile& tile, std::int64_t first_head, std::int64_t heads, const StepRows& step,
                    const Selection& selection, int worker);
   std::int64_t entries(const StepRows& step, const Selection& selection, std::int64_t r) const;

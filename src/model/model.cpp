@@ -81,22 +81,23 @@ std::span<const float> Model::hidden() const {
   return hidden_.span().first(static_cast<std::size_t>(rows_ * config_.hidden_size));
 }
 
-Result<void> Model::begin(std::span<const std::int32_t> ids, std::span<const Row> rows) {
-  if (rows.empty() || static_cast<std::int64_t>(rows.size()) > limits_.max_rows || ids.size() != rows.size())
-    return fail("a step of {} rows and {} tokens: expected 1 to {} of each", rows.size(), ids.size(), limits_.max_rows);
+Result<void> Model::begin(std::span<const std::int32_t> ids, const AnyRows& rows) {
+  rows_ = rows.count();
+  if (rows_ > limits_.max_rows || static_cast<std::int64_t>(ids.size()) != rows_)
+    return fail("a step of {} rows and {} tokens: expected 1 to {} of each", rows_, ids.size(), limits_.max_rows);
   for (const std::int32_t id : ids)
     if (id < 0 || id >= config_.vocab_size)
       return fail("token id {} is outside the model's vocabulary of {}", id, config_.vocab_size);
   const std::int64_t half = config_.mla.qk_rope_head_dim / 2;
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    if (rows[r].position < 0 || rows[r].position >= rows[r].cache->capacity())
-      return fail("position {} is outside the context of {} positions", rows[r].position, rows[r].cache->capacity());
-    rotary_.angles(rows[r].position, cosine_.data() + static_cast<std::int64_t>(r) * half,
-                   sine_.data() + static_cast<std::int64_t>(r) * half);
-  }
-  step_ = {rows, cosine_.data(), sine_.data()};
-  rows_ = static_cast<std::int64_t>(rows.size());
-  selection_.clear(rows.size());
+  row_list_.clear();
+  for (const ContiguousRows& of_one : rows.sequences())
+    for (std::int64_t position = of_one.first(); position < of_one.end(); ++position) {
+      const auto r = static_cast<std::int64_t>(row_list_.size());
+      rotary_.angles(position, cosine_.data() + r * half, sine_.data() + r * half);
+      row_list_.push_back({&of_one.cache(), position});
+    }
+  step_ = {rows.sequences(), row_list_, cosine_.data(), sine_.data()};
+  selection_.clear(row_list_.size());
   return {};
 }
 
@@ -109,7 +110,7 @@ Error Model::damage(std::string where, std::initializer_list<const Matrix*> matr
   return find_damage(weights_, {std::move(where), matrices, 0, {}}, ops_.team());
 }
 
-Result<StepEnd> Model::forward(StepPhase phase, std::span<const std::int32_t> ids, std::span<const Row> rows,
+Result<StepEnd> Model::forward(StepPhase phase, std::span<const std::int32_t> ids, const AnyRows& rows,
                                const LayerObserver& observe, const KeepGoing& keep_going) {
   FlushDenormals flush;
   PhaseClock clock;
@@ -177,7 +178,7 @@ Result<void> Model::logits(std::int64_t first, std::int64_t count, float* out) {
 }
 
 Result<void> Model::mtp_forward(StepPhase phase, std::span<const std::int32_t> next_ids, std::span<const float> hidden,
-                                std::span<const Row> rows) {
+                                const AnyRows& rows) {
   FlushDenormals flush;
   COLIBRI_CHECK(begin(next_ids, rows));
   const MtpWeights& mtp = *weights_.mtp;

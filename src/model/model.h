@@ -54,10 +54,10 @@ class Model {
   // Called with the residual rows [rows, hidden] before layer i (0 is the embedding).
   using LayerObserver = std::function<void(std::int64_t layer, const float* x)>;
 
-  // Runs one token per row through all layers; 1 to max_rows rows. Afterwards hidden() holds their states. Positions must be
-  // below max_context, and each sequence's earlier positions must have been written. keep_going is asked at least twice a
-  // layer. Errors and a stop leave hidden() and the rows' cache entries unspecified and everything before them intact.
-  Result<StepEnd> forward(StepPhase phase, std::span<const std::int32_t> ids, std::span<const Row> rows,
+  // Runs one token per row through all layers; 1 to max_rows rows. Afterwards hidden() holds their states. Each sequence's
+  // earlier positions must have been written. keep_going is asked at least twice a layer. Errors and a stop leave hidden()
+  // and the rows' cache entries unspecified and everything before them intact.
+  Result<StepEnd> forward(StepPhase phase, std::span<const std::int32_t> ids, const AnyRows& rows,
                           const LayerObserver& observe = {}, const KeepGoing& keep_going = {});
   // After the final norm: [rows, hidden] of the last forward.
   std::span<const float> hidden() const;
@@ -69,10 +69,10 @@ class Model {
   // The MTP layer: row t combines hidden state hidden[t] (after the final norm, [rows, hidden]) of position t with the
   // embedding of the token at t + 1, and its logits then predict t + 2. Replaces hidden(); needs has_mtp().
   Result<void> mtp_forward(StepPhase phase, std::span<const std::int32_t> next_ids, std::span<const float> hidden,
-                           std::span<const Row> rows);
+                           const AnyRows& rows);
 
  private:
-  Result<void> begin(std::span<const std::int32_t> ids, std::span<const Row> rows);
+  Result<void> begin(std::span<const std::int32_t> ids, const AnyRows& rows);
   Result<StepEnd> run_layers(StepPhase phase, const LayerObserver& observe, const KeepGoing& keep_going);
   Result<StepEnd> run_on_gpu(StepPhase phase, std::span<const LayerJob> jobs, const LayerObserver& observe,
                              const KeepGoing& keep_going);
@@ -93,6 +93,7 @@ class Model {
   std::unique_ptr<GpuLayers> gpu_;
   numerics::RotaryTable rotary_;
   Selection selection_;
+  std::vector<Row> row_list_;  // of the step
   StepRows step_;
   std::int64_t rows_ = 0;
   PhaseTimes times_;

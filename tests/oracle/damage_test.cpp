@@ -66,9 +66,8 @@ class Damage : public testing::Test {
     if (auto done = session.prefill(ids_); !done) return done.error().message;
     Model& model = (*engine)->model();
     const std::vector<float> hidden(model.hidden().begin(), model.hidden().end());
-    std::vector<Row> rows;
-    for (std::size_t r = 0; r < ids_.size(); ++r) rows.push_back({&session.cache(), static_cast<std::int64_t>(r)});
-    if (auto done = model.mtp_forward(StepPhase::kPrefill, ids_, hidden, rows); !done) return done.error().message;
+    const auto rows = ContiguousRows::make(session.cache(), 0, static_cast<std::int64_t>(ids_.size()));
+    if (auto done = model.mtp_forward(StepPhase::kPrefill, ids_, hidden, rows.value()); !done) return done.error().message;
     return "sound";
   }
 

@@ -114,45 +114,54 @@ TEST(GpuModel, SameBitsForEveryCacheAndTile) {
   }
 }
 
-// Rows of two sequences in one step, at positions that have nothing to do with each other.
-TEST(GpuModel, RaggedBatchesHaveTheBitsOfEachSequenceAlone) {
-  const std::vector<std::int32_t> prompt = demo_prompt(24);
-  const auto logits_of = [&](Engine& engine, bool together) {
-    Model& model = engine.model();
-    KvCache a = model.make_cache(), b = model.make_cache();
-    const auto vocab = static_cast<std::size_t>(engine.config().vocab_size);
-    const auto step = [&](std::span<const std::int32_t> ids, const std::vector<Row>& rows, float* out) {
-      auto end = model.forward(StepPhase::kPrefill, ids, rows);
-      if (!end) throw std::runtime_error(end.error().message);
-      if (auto done = model.logits(0, static_cast<std::int64_t>(rows.size()), out); !done)
-        throw std::runtime_error(done.error().message);
-    };
-    const auto rows = [](KvCache& cache, std::int64_t first, std::int64_t count) {
-      std::vector<Row> r;
-      for (std::int64_t i = 0; i < count; ++i) r.push_back({&cache, first + i});
-      return r;
-    };
-    std::vector<float> out(24 * vocab);
-    step({prompt.data(), 17}, rows(a, 0, 17), out.data());
-    step({prompt.data() + 5, 3}, rows(b, 0, 3), out.data());
-    std::vector<Row> both = rows(a, 17, 2);
-    const std::vector<Row> of_b = rows(b, 3, 3);
-    both.insert(both.end(), of_b.begin(), of_b.end());
-    const std::vector<std::int32_t> ids = {prompt[17], prompt[18], prompt[8], prompt[9], prompt[10]};
-    if (together) {
-      step(ids, both, out.data());
-    } else {
-      step({ids.data(), 2}, {both.begin(), both.begin() + 2}, out.data());
-      step({ids.data() + 2, 3}, of_b, out.data() + 2 * vocab);
-    }
-    out.resize(5 * vocab);
-    return out;
+// The logits of two rows of one sequence and three of another, after earlier ones of both.
+enum class Form : std::uint8_t { kContiguous, kRaggedOfOne, kRaggedOfBoth };
+std::vector<float> logits_of_two_sequences(Engine& engine, std::span<const std::int32_t> prompt, Form form) {
+  Model& model = engine.model();
+  KvCache a = model.make_cache(), b = model.make_cache();
+  const auto vocab = static_cast<std::size_t>(engine.config().vocab_size);
+  std::vector<float> out;
+  const auto step = [&](std::span<const std::int32_t> ids, const AnyRows& rows) {
+    const auto end = model.forward(StepPhase::kPrefill, ids, rows);
+    if (!end) throw std::runtime_error(end.error().message);
+    std::vector<float> logits(ids.size() * vocab);
+    const auto done = model.logits(0, rows.count(), logits.data());
+    if (!done) throw std::runtime_error(done.error().message);
+    out.insert(out.end(), logits.begin(), logits.end());
   };
-  const auto cpu = open(options_for(kDemo, GpuChoice::kOff));
-  const std::vector<float> alone = logits_of(*cpu, false);
-  const auto gpu = open(options_for(kDemo));
-  EXPECT_TRUE(logits_of(*gpu, true) == alone);
-  EXPECT_EQ(gpu->model().gpu()->counters().redone, 0u);
+  const auto rows = [](KvCache& cache, std::int64_t first, std::int64_t count) {
+    return ContiguousRows::make(cache, first, count).value();
+  };
+  step(prompt.first(17), rows(a, 0, 17));
+  step(prompt.subspan(5, 3), rows(b, 0, 3));
+  out.clear();
+  const ContiguousRows of_a = rows(a, 17, 2), of_b = rows(b, 3, 3);
+  const std::vector<std::int32_t> ids = {prompt[17], prompt[18], prompt[8], prompt[9], prompt[10]};
+  const auto alone = [&](std::span<const std::int32_t> own, const ContiguousRows& at) {
+    if (form == Form::kContiguous) return step(own, at);
+    step(own, RaggedRows::make({at}).value());
+  };
+  if (form == Form::kRaggedOfBoth) {
+    step(ids, RaggedRows::make({of_a, of_b}).value());
+  } else {
+    alone(std::span(ids).first(2), of_a);
+    alone(std::span(ids).subspan(2), of_b);
+  }
+  return out;
+}
+
+// Rows of two sequences in one step, at positions that have nothing to do with each other; some see more than the top-k.
+TEST(GpuModel, RaggedBatchesHaveTheBitsOfEachSequenceAlone) {
+  for (const fs::path& dir : {kDemo, kRoot / "tests/oracle/cases/glm-dsa-tiny-g64"}) {
+    const auto cpu = open(options_for(dir, GpuChoice::kOff)), gpu = open(options_for(dir));
+    const std::vector<std::int32_t> prompt = prompt_of(dir, dir == kDemo ? "ids.long" : "input_ids", 24);
+    const std::vector<float> alone = logits_of_two_sequences(*cpu, prompt, Form::kContiguous);
+    for (const Form form : {Form::kContiguous, Form::kRaggedOfOne, Form::kRaggedOfBoth}) {
+      EXPECT_TRUE(logits_of_two_sequences(*cpu, prompt, form) == alone) << dir << ", form " << static_cast<int>(form);
+      EXPECT_TRUE(logits_of_two_sequences(*gpu, prompt, form) == alone) << dir << " on the GPU, form " << static_cast<int>(form);
+    }
+    EXPECT_EQ(gpu->model().gpu()->counters().redone, 0u);
+  }
 }
 
 TEST(GpuModel, ATokenIsOneCommandBufferALayerAndOneWait) {

@@ -72,18 +72,15 @@ std::vector<float> run(const fs::path& dir, double* largest_state = nullptr) {
   KvCache cache = model.make_cache();
   constexpr std::int64_t kRows = 40;
   std::vector<std::int32_t> ids;
-  std::vector<Row> rows;
-  for (std::int64_t i = 0; i < kRows; ++i) {
-    ids.push_back(static_cast<std::int32_t>(i * 37 % 300));
-    rows.push_back({&cache, i});
-  }
+  for (std::int64_t i = 0; i < kRows; ++i) ids.push_back(static_cast<std::int32_t>(i * 37 % 300));
   const auto d = static_cast<std::size_t>((*engine)->config().hidden_size);
   double largest = 0;
-  const auto forward = model.forward(StepPhase::kPrefill, ids, rows, [&](std::int64_t, const float* x) {
-    double squares = 0;
-    for (std::size_t i = 0; i < kRows * d; ++i) squares += static_cast<double>(x[i]) * x[i];
-    largest = std::max(largest, std::sqrt(squares / static_cast<double>(kRows * d)));
-  });
+  const auto forward =
+      model.forward(StepPhase::kPrefill, ids, ContiguousRows::make(cache, 0, kRows).value(), [&](std::int64_t, const float* x) {
+        double squares = 0;
+        for (std::size_t i = 0; i < kRows * d; ++i) squares += static_cast<double>(x[i]) * x[i];
+        largest = std::max(largest, std::sqrt(squares / static_cast<double>(kRows * d)));
+      });
   if (!forward) throw std::runtime_error(forward.error().message);
   if (largest_state) *largest_state = largest;
   std::vector<float> logits(static_cast<std::size_t>((*engine)->config().vocab_size));
