@@ -138,13 +138,17 @@ int coli_metal_moe_block_end(coli_metal_moe_work* work, const coli_metal_expert*
 
 /* --- attention and layers -------------------------------------------------------------------------------------------- */
 
-/* A row's sequence. entries: its latent cache of this layer, float[positions][latent + rope], in registered memory up to and
- * with `position`, at a multiple of 16 bytes. */
-typedef struct coli_metal_row {
-  float* entries;
-  float* keys;      /* indexer keys, float[positions][head_dim], likewise; layer_decode with an indexer only */
-  int64_t position; /* of the row in its sequence, from 0; below 2^30 */
-} coli_metal_row;
+/* Rows of one sequence at neighbouring positions first, first + 1, ...: a decode step, a draft to be verified, a chunk of a
+ * prompt. One of these is a contiguous batch. Several, one after another, are a ragged batch: the rows of the first sequence,
+ * then those of the next, at positions that have nothing to do with each other; each sequence comes once, with a cache of its
+ * own (memory that overlaps is refused). */
+typedef struct coli_metal_sequence {
+  float* entries; /* latent cache of this layer, float[positions][latent + rope], in registered memory up to and with its last
+                   * row, at a multiple of 16 bytes */
+  float* keys;    /* indexer keys, float[positions][head_dim], likewise; layer_decode with an indexer only */
+  int64_t first;  /* position of its first row, from 0; first + rows <= 2^30 */
+  int64_t rows;   /* at least 1 */
+} coli_metal_sequence;
 
 /* Positions the rows attend to. Row r attends to chosen[r * top_k ...], counts[r] of them in rising order, none above its
  * position; counts[r] 0: to every position up to its own, at most top_k of them. */
@@ -162,9 +166,9 @@ typedef struct coli_metal_attention {
 
 /* Latent attention in absorbed form (rules C5, C6, C9). queries: float[rows][heads][nope + rope], not rotated yet; kv_b:
  * heads * (nope + value_dim) x latent, per head W_K, then W_V; the cache holds every row's own entry already. selection: null,
- * or which positions. context: float[rows][heads][value_dim]. 1 <= rows <= 4,096. */
-int coli_metal_attn_decode(const coli_metal_attention* shape, const coli_metal_matrix* kv_b, const coli_metal_row* row_table,
-                           int64_t rows, const coli_metal_selection* selection, const float* queries, float* context);
+ * or which positions. context: float[rows][heads][value_dim]. `rows`: of all sequences together, at most 4,096. */
+int coli_metal_attn_decode(const coli_metal_attention* shape, const coli_metal_matrix* kv_b, const coli_metal_sequence* sequences,
+                           int64_t sequence_count, const coli_metal_selection* selection, const float* queries, float* context);
 
 typedef struct coli_metal_indexer {
   int64_t heads, head_dim, top_k;    /* rope <= head_dim; 1 <= top_k */
@@ -200,11 +204,11 @@ typedef struct coli_metal_layer {
 
 /* x_out[rows][hidden] = the layer applied to x[rows][hidden], in one command buffer (more where one would run for too long):
  * norm, queries and latent, the rows' cache entries (and indexer keys), the indexer's choice, attention, norm, dense MLP or
- * router, shared and routed experts. The entries at the rows' positions are written, earlier ones are read; rows of one sequence
- * stand at rising positions. selection: written by a layer with an indexer (then required, top_k as the indexer's), read by
- * others (null: every position). 1 <= rows <= 64. A fault or a number that is not finite: an error code, x_out, selection and
- * caches as they were. */
-int coli_metal_layer_decode(const coli_metal_layer* layer, const coli_metal_row* row_table, int64_t rows,
+ * router, shared and routed experts. The entries at the rows' positions are written, earlier ones are read. selection: written
+ * by a layer with an indexer (then required, top_k as the indexer's), read by others (null: every position). `rows`: of all
+ * sequences together, at most 64. A fault or a number that is not finite: an error code, x_out, selection and caches as they
+ * were. */
+int coli_metal_layer_decode(const coli_metal_layer* layer, const coli_metal_sequence* sequences, int64_t sequence_count,
                             coli_metal_selection* selection, const float* x, float* x_out);
 
 /* --- what happened ------------------------------------------------------------------------------------------------------ */

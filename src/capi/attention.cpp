@@ -3,7 +3,6 @@
 
 #include "capi/backend.h"
 #include "numerics/attention.h"
-#include "numerics/rotary.h"
 
 namespace colibri::capi {
 namespace {
@@ -18,9 +17,9 @@ struct Parts {
 
 Parts lay_out(const AttentionJob& job, gpu::Placer& p) {
   const gpu::AttentionShape& s = job.shape;
-  const std::int64_t n = job.count(), longest = longest_of(job.rows);
+  const std::int64_t n = job.rows.count(), longest = job.rows.longest();
   Parts parts{};
-  parts.rows = p.take(job.rows.size() * sizeof(gpu::RowArgs));
+  parts.rows = p.take(static_cast<std::uint64_t>(n) * sizeof(gpu::RowArgs));
   parts.cosine = p.floats(n * s.rope / 2);
   parts.sine = p.floats(n * s.rope / 2);
   parts.queries = p.floats(n * s.heads * s.query_dim());
@@ -40,60 +39,38 @@ Parts lay_out(const AttentionJob& job, gpu::Placer& p) {
 
 }  // namespace
 
-std::int64_t longest_of(std::span<const coli_metal_row> rows) {
-  std::int64_t longest = 0;
-  for (const coli_metal_row& row : rows) longest = std::max(longest, row.position + 1);
-  return longest;
-}
-
-void rotary_tables(const coli_metal_attention& shape, std::span<const coli_metal_row> rows, std::vector<float>& cosine,
-                   std::vector<float>& sine) {
-  const numerics::RotaryTable table(shape.rope_theta, shape.rope);
-  const auto half = static_cast<std::size_t>(shape.rope / 2);
-  cosine.resize(rows.size() * half);
-  sine.resize(rows.size() * half);
-  for (std::size_t r = 0; r < rows.size(); ++r) table.angles(rows[r].position, cosine.data() + r * half, sine.data() + r * half);
-}
-
-std::vector<gpu::RowArgs> row_args(const gpu::Device& device, std::span<const coli_metal_row> rows) {
-  std::vector<gpu::RowArgs> out(rows.size());
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    out[r].entries = device.address(rows[r].entries);
-    if (rows[r].keys != nullptr) out[r].keys = device.address(rows[r].keys);
-    out[r].position = static_cast<gpu::u32>(rows[r].position);
-  }
-  return out;
-}
-
 gpu::AttentionShape attention_shape(const coli_metal_attention& shape) {
   return {shape.heads, shape.latent, shape.rope, shape.nope, numerics::inverse_sqrt(shape.nope + shape.rope)};
 }
 
-Outcome<> Backend::attention(const coli_metal_attention* shape, const coli_metal_matrix* kv_b, const coli_metal_row* row_table,
-                             std::int64_t rows, const coli_metal_selection* selection, const float* queries, float* context) {
+Outcome<> check_scores(const coli_metal_attention& shape, const StepRows& rows) {
+  constexpr std::int64_t kMostScores = std::int64_t{1} << 34;
+  if (shape.heads * rows.longest() > kMostScores)
+    return bad("sequences: expected at most {} scores a row, found {} heads and {} entries", kMostScores, shape.heads,
+               rows.longest());
+  return {};
+}
+
+Outcome<> Backend::attention(const coli_metal_attention* shape, const coli_metal_matrix* kv_b,
+                             const coli_metal_sequence* sequences, std::int64_t sequence_count,
+                             const coli_metal_selection* selection, const float* queries, float* context) {
   COLIBRI_CHECK(check_pointer(shape, "shape"));
   COLIBRI_CHECK(check_attention(*shape));
   COLIBRI_CHECK(check_pointer(kv_b, "kv_b"));
-  COLIBRI_CHECK(check_pointer(row_table, "row_table"));
-  COLIBRI_CHECK(check_range(rows, 1, kMostRows, "rows"));
   COLIBRI_CHECK(check_floats(queries, "queries"));
   COLIBRI_CHECK(check_floats(context, "context"));
   AttentionJob job;
   COLIBRI_TRY(matrix, memory_.matrix(*kv_b, "kv_b", shape->heads * (shape->nope + shape->value_dim), shape->latent));
   job.kv_b = matrix;
-  for (std::int64_t r = 0; r < rows; ++r)
-    COLIBRI_CHECK(memory_.cache(row_table[r].entries, row_table[r].position, shape->latent + shape->rope, "entries", r));
-  if (selection != nullptr) COLIBRI_CHECK(check_selection(*selection, row_table, rows));
+  COLIBRI_TRY(rows, StepRows::read(memory_, sequences, sequence_count, kMostRows, {shape->latent + shape->rope, 0}));
+  if (selection != nullptr) COLIBRI_CHECK(rows.check_selection(*selection));
+  COLIBRI_CHECK(check_scores(*shape, rows));
   job.shape = attention_shape(*shape);
   job.value_dim = shape->value_dim;
-  job.rows = {row_table, static_cast<std::size_t>(rows)};
+  job.rows = std::move(rows);
   job.selection = selection;
   job.queries = queries;
-  constexpr std::int64_t kMostScores = std::int64_t{1} << 34;
-  if (shape->heads * longest_of(job.rows) > kMostScores)
-    return bad("row_table: expected at most {} scores a row, found {} heads and {} entries", kMostScores, shape->heads,
-               longest_of(job.rows));
-  rotary_tables(*shape, job.rows, job.cosine, job.sine);
+  job.rows.rotary_tables(*shape, job.cosine, job.sine);
   if (!gpu_attention(job, context)) cpu_.attention(job, context);
   return {};
 }
@@ -106,12 +83,12 @@ bool Backend::gpu_attention(const AttentionJob& job, float* context) {
   gpu::Placer placer(work->address());
   const Parts p = lay_out(job, placer);
   const gpu::AttentionShape& s = job.shape;
-  const std::int64_t n = job.count(), query_floats = s.heads * s.query_dim(), absorbed_floats = s.heads * s.cache_dim();
+  const std::int64_t n = job.rows.count(), query_floats = s.heads * s.query_dim(), absorbed_floats = s.heads * s.cache_dim();
   const std::uint64_t context_bytes = float_bytes(n * s.heads * job.value_dim);
   WorkLease& m = *work;
   {
     const Stopwatch watch(counters_.scatter_seconds);
-    const std::vector<gpu::RowArgs> args = row_args(*device_, job.rows);
+    const std::vector<gpu::RowArgs> args = job.rows.args(*device_);
     m->put(p.rows, args.data(), args.size() * sizeof(gpu::RowArgs));
     m->put(p.cosine, job.cosine.data(), float_bytes(n * s.rope / 2));
     m->put(p.sine, job.sine.data(), float_bytes(n * s.rope / 2));
@@ -123,7 +100,7 @@ bool Backend::gpu_attention(const AttentionJob& job, float* context) {
     }
   }
   const std::int64_t head_rows = s.nope + job.value_dim;
-  const gpu::StepTable step{p.rows, n, longest_of(job.rows), p.cosine, p.sine};
+  const gpu::StepTable step{p.rows, n, job.rows.longest(), p.cosine, p.sine};
   gpu::SelectionTable selection;
   if (job.selection != nullptr) selection = {p.chosen, p.counts, job.selection->top_k};
   auto commands = submit([&](gpu::Encoder& e) {

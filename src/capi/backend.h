@@ -82,9 +82,9 @@ class Backend {
   Outcome<> moe_block(const coli_metal_moe* moe, float* y);
   Outcome<coli_metal_moe_work*> moe_begin(const coli_metal_moe* moe);
   Outcome<> moe_end(coli_metal_moe_work* work, const coli_metal_expert* late, float* y);
-  Outcome<> attention(const coli_metal_attention* shape, const coli_metal_matrix* kv_b, const coli_metal_row* row_table,
-                      std::int64_t rows, const coli_metal_selection* selection, const float* queries, float* context);
-  Outcome<> layer(const coli_metal_layer* layer, const coli_metal_row* row_table, std::int64_t rows,
+  Outcome<> attention(const coli_metal_attention* shape, const coli_metal_matrix* kv_b, const coli_metal_sequence* sequences,
+                      std::int64_t sequence_count, const coli_metal_selection* selection, const float* queries, float* context);
+  Outcome<> layer(const coli_metal_layer* layer, const coli_metal_sequence* sequences, std::int64_t sequence_count,
                   coli_metal_selection* selection, const float* x, float* x_out);
 
   // --- for the parts of this room ---
@@ -128,12 +128,9 @@ class Backend {
   CpuBlocks cpu_;
 };
 
-// The step's rows as kernels see them, and the rotary tables of their positions.
-std::int64_t longest_of(std::span<const coli_metal_row> rows);
-void rotary_tables(const coli_metal_attention& shape, std::span<const coli_metal_row> rows, std::vector<float>& cosine,
-                   std::vector<float>& sine);
-std::vector<gpu::RowArgs> row_args(const gpu::Device& device, std::span<const coli_metal_row> rows);
 gpu::AttentionShape attention_shape(const coli_metal_attention& shape);
+// Scores of a row at the longest context are few enough to be planned for.
+Outcome<> check_scores(const coli_metal_attention& shape, const StepRows& rows);
 
 inline std::uint64_t float_bytes(std::int64_t count) { return static_cast<std::uint64_t>(count) * sizeof(float); }
 

@@ -142,16 +142,17 @@ int coli_metal_moe_block_end(coli_metal_moe_work* work, const coli_metal_expert*
   return with_backend("coli_metal_moe_block_end", [&](Backend& b) { return b.moe_end(work, late, y); });
 }
 
-int coli_metal_attn_decode(const coli_metal_attention* shape, const coli_metal_matrix* kv_b, const coli_metal_row* row_table,
-                           int64_t rows, const coli_metal_selection* selection, const float* queries, float* context) {
-  return with_backend("coli_metal_attn_decode",
-                      [&](Backend& b) { return b.attention(shape, kv_b, row_table, rows, selection, queries, context); });
+int coli_metal_attn_decode(const coli_metal_attention* shape, const coli_metal_matrix* kv_b, const coli_metal_sequence* sequences,
+                           int64_t sequence_count, const coli_metal_selection* selection, const float* queries, float* context) {
+  return with_backend("coli_metal_attn_decode", [&](Backend& b) {
+    return b.attention(shape, kv_b, sequences, sequence_count, selection, queries, context);
+  });
 }
 
-int coli_metal_layer_decode(const coli_metal_layer* layer, const coli_metal_row* row_table, int64_t rows,
+int coli_metal_layer_decode(const coli_metal_layer* layer, const coli_metal_sequence* sequences, int64_t sequence_count,
                             coli_metal_selection* selection, const float* x, float* x_out) {
   return with_backend("coli_metal_layer_decode",
-                      [&](Backend& b) { return b.layer(layer, row_table, rows, selection, x, x_out); });
+                      [&](Backend& b) { return b.layer(layer, sequences, sequence_count, selection, x, x_out); });
 }
 
 int coli_metal_counters(coli_metal_counter_values* out) {

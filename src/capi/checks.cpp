@@ -113,13 +113,10 @@ Outcome<Expert> Memory::expert(const coli_metal_expert& e, std::int64_t index, s
   return out;
 }
 
-Outcome<> Memory::cache(const float* entries, std::int64_t position, std::int64_t dim, std::string_view name,
-                        std::int64_t row) const {
-  const std::string full = fmt::format("row {} {}", row, name);
-  COLIBRI_CHECK(check_pointer(entries, full));
-  if (!aligned(entries, 16)) return bad("{}: expected a multiple of 16, found {}", full, static_cast<const void*>(entries));
-  COLIBRI_CHECK(check_range(position, 0, (std::int64_t{1} << 30) - 1, fmt::format("row {} position", row)));
-  return check(entries, static_cast<std::uint64_t>((position + 1) * dim) * sizeof(float), full);
+Outcome<> Memory::cache(const float* p, std::int64_t end, std::int64_t width, std::string_view name) const {
+  COLIBRI_CHECK(check_pointer(p, name));
+  if (!aligned(p, 16)) return bad("{}: expected a multiple of 16, found {}", name, static_cast<const void*>(p));
+  return check(p, static_cast<std::uint64_t>(end * width) * sizeof(float), name);
 }
 
 Outcome<> check_same_formats(const Expert& first, const Expert& other, std::int64_t index) {
@@ -141,24 +138,6 @@ Outcome<> check_choice(const std::int32_t* chosen, std::int64_t rows, std::int64
         return bad("chosen[{}][{}]: expected an expert 0 .. {}, found {}", r, rank, experts - 1, first[rank]);
       if (std::find(first, first + rank, first[rank]) != first + rank)
         return bad("chosen[{}][{}]: expected different experts in a row, found {} twice", r, rank, first[rank]);
-    }
-  }
-  return {};
-}
-
-Outcome<> check_selection(const coli_metal_selection& s, const coli_metal_row* row_table, std::int64_t rows) {
-  COLIBRI_CHECK(check_range(s.top_k, 1, std::int64_t{1} << 24, "selection.top_k"));
-  COLIBRI_CHECK(check_pointer(s.chosen, "selection.chosen"));
-  COLIBRI_CHECK(check_pointer(s.counts, "selection.counts"));
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t position = row_table[r].position, count = s.counts[r];
-    if (count > s.top_k) return bad("selection.counts[{}]: expected at most top_k = {}, found {}", r, s.top_k, count);
-    if (count == 0 && position + 1 > s.top_k)
-      return bad("selection.counts[{}]: expected a list for a row at position {} with top_k = {}, found 0", r, position, s.top_k);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int32_t p = s.chosen[r * s.top_k + i];
-      if (p > position || p < 0 || (i > 0 && p <= s.chosen[r * s.top_k + i - 1]))
-        return bad("selection.chosen[{}][{}]: expected rising positions 0 .. {}, found {}", r, i, position, p);
     }
   }
   return {};

@@ -30,8 +30,8 @@ class Memory {
   // rows and cols: what the matrix must have; -1: anything.
   Outcome<Matrix> matrix(const coli_metal_matrix& m, std::string_view name, std::int64_t rows, std::int64_t cols) const;
   Outcome<Expert> expert(const coli_metal_expert& e, std::int64_t index, std::int64_t hidden, std::int64_t intermediate) const;
-  // A cache of `dim` floats an entry, readable to the end of entry `position`.
-  Outcome<> cache(const float* entries, std::int64_t position, std::int64_t dim, std::string_view name, std::int64_t row) const;
+  // A cache of `width` floats a position, readable up to position `end`.
+  Outcome<> cache(const float* p, std::int64_t end, std::int64_t width, std::string_view name) const;
 
  private:
   gpu::RegionTable regions_;
@@ -40,7 +40,6 @@ class Memory {
 // One dispatch applies all experts of a table, so they are of one kind.
 Outcome<> check_same_formats(const Expert& first, const Expert& other, std::int64_t index);
 Outcome<> check_choice(const std::int32_t* chosen, std::int64_t rows, std::int64_t per_token, std::int64_t experts);
-Outcome<> check_selection(const coli_metal_selection& s, const coli_metal_row* row_table, std::int64_t rows);
 Outcome<> check_attention(const coli_metal_attention& shape);
 
 }  // namespace colibri::capi

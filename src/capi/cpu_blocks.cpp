@@ -28,16 +28,16 @@ class Scratch {
 void attend_head(const AttentionJob& job, std::int64_t r, const float* query, float* out) {
   const Kernels& k = best_kernels();
   const std::int64_t cache = job.shape.cache_dim(), latent = job.shape.latent;
-  const coli_metal_row& row = job.rows[static_cast<std::size_t>(r)];
+  const float* entries = job.rows.entries(r);
   const std::int64_t listed = job.selection != nullptr ? job.selection->counts[r] : 0;
   const std::int32_t* list = listed > 0 ? job.selection->chosen + r * job.selection->top_k : nullptr;
-  const std::int64_t n = list != nullptr ? listed : row.position + 1;
+  const std::int64_t n = list != nullptr ? listed : job.rows.position(r) + 1;
   // Entries are copied, for the kernels may read past the end of what they are given.
   AlignedArray<float> group = floats(std::min(n, numerics::kSumGroup) * cache), p = floats(n), own = floats(cache);
   std::copy(query, query + cache, own.data());
   const auto load = [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) {
-      const float* entry = row.entries + (list != nullptr ? list[first + i] : first + i) * cache;
+      const float* entry = entries + (list != nullptr ? list[first + i] : first + i) * cache;
       std::copy(entry, entry + cache, group.data() + i * cache);
     }
   };
@@ -103,7 +103,7 @@ void CpuBlocks::combine(std::span<const float* const> outputs, const float* weig
 void CpuBlocks::attention(const AttentionJob& job, float* context) {
   const Kernels& k = best_kernels();
   const gpu::AttentionShape& s = job.shape;
-  const std::int64_t n = job.count(), cache = s.cache_dim(), query = s.query_dim(), half = s.rope / 2;
+  const std::int64_t n = job.rows.count(), cache = s.cache_dim(), query = s.query_dim(), half = s.rope / 2;
   const std::int64_t head_rows = s.nope + job.value_dim;
   AlignedArray<float> queries = floats(n * s.heads * query), absorbed = floats(n * s.heads * cache),
                       latent = floats(n * s.heads * s.latent), values = floats(n * s.heads * job.value_dim);

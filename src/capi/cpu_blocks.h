@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/thread_team.h"
-#include "capi/checks.h"
+#include "capi/step_rows.h"
 #include "cpu/kernels.h"
 #include "gpu/attention.h"
 
@@ -17,12 +17,10 @@ struct AttentionJob {
   gpu::AttentionShape shape;
   std::int64_t value_dim = 0;
   Matrix kv_b;
-  std::span<const coli_metal_row> rows;
+  StepRows rows;
   const coli_metal_selection* selection = nullptr;  // checked; null: none
   const float* queries = nullptr;                   // [rows][heads][nope + rope]
   std::vector<float> cosine, sine;                  // [rows][rope / 2]
-
-  std::int64_t count() const { return static_cast<std::int64_t>(rows.size()); }
 };
 
 // Threads are started at the first use.

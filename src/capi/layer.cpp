@@ -15,7 +15,7 @@ struct LayerJob {
   gpu::LayerShape shape;
   gpu::LayerView view;
   std::vector<Expert> experts;
-  std::span<const coli_metal_row> rows;
+  StepRows rows;
   std::int64_t top_k = 0;  // of the selection read or written; 0: none
 };
 
@@ -100,24 +100,6 @@ Outcome<> read_mlp(const Memory& memory, const coli_metal_layer& l, LayerJob& jo
   return {};
 }
 
-Outcome<> read_rows(const Memory& memory, const coli_metal_layer& l, LayerJob& job) {
-  for (std::size_t r = 0; r < job.rows.size(); ++r) {
-    const coli_metal_row& row = job.rows[r];
-    const auto index = static_cast<std::int64_t>(r);
-    COLIBRI_CHECK(memory.cache(row.entries, row.position, l.attention.latent + l.attention.rope, "entries", index));
-    if (l.indexer != nullptr) COLIBRI_CHECK(memory.cache(row.keys, row.position, l.indexer->head_dim, "keys", index));
-    for (std::size_t before = 0; before < r; ++before)
-      if (job.rows[before].entries == row.entries && job.rows[before].position >= row.position)
-        return bad("row_table[{}].position: expected above {}, as row {} of the same sequence, found {}", r,
-                   job.rows[before].position, before, row.position);
-  }
-  constexpr std::int64_t kMostScores = std::int64_t{1} << 34;
-  if (l.attention.heads * longest_of(job.rows) > kMostScores)
-    return bad("row_table: expected at most {} scores a row, found {} heads and {} entries", kMostScores, l.attention.heads,
-               longest_of(job.rows));
-  return {};
-}
-
 // Everything but weights and caches.
 struct Parts {
   gpu::Address buffers, x, x_out, rows, cosine, sine, chosen, counts, damage, experts;
@@ -126,12 +108,12 @@ struct Parts {
 
 Parts lay_out(const LayerJob& job, gpu::Placer& p) {
   const gpu::LayerShape& s = job.shape;
-  const auto n = static_cast<std::int64_t>(job.rows.size());
+  const std::int64_t n = job.rows.count();
   Parts parts{};
-  parts.buffers = p.take(gpu::LayerBuffers::bytes(s, n, longest_of(job.rows)));
+  parts.buffers = p.take(gpu::LayerBuffers::bytes(s, n, job.rows.longest()));
   parts.x = p.floats(n * s.hidden);
   parts.x_out = p.floats(n * s.hidden);
-  parts.rows = p.take(job.rows.size() * sizeof(gpu::RowArgs));
+  parts.rows = p.take(static_cast<std::uint64_t>(n) * sizeof(gpu::RowArgs));
   parts.cosine = p.floats(n * s.attention.rope / 2);
   parts.sine = p.floats(n * s.attention.rope / 2);
   parts.chosen = p.floats(n * job.top_k);
@@ -151,10 +133,10 @@ Parts lay_out(const LayerJob& job, gpu::Placer& p) {
 // The caches' entries at the rows' positions: a layer that fails leaves them as they were.
 class SavedEntries {
  public:
-  SavedEntries(std::span<const coli_metal_row> rows, std::int64_t dim, std::int64_t key_dim) {
-    for (const coli_metal_row& row : rows) {
-      save(row.entries + row.position * dim, dim);
-      if (key_dim > 0) save(row.keys + row.position * key_dim, key_dim);
+  SavedEntries(std::span<const coli_metal_sequence> sequences, const StepRows::Widths& widths) {
+    for (const coli_metal_sequence& s : sequences) {
+      save(s.entries + s.first * widths.entry, s.rows * widths.entry);
+      if (widths.key > 0) save(s.keys + s.first * widths.key, s.rows * widths.key);
     }
   }
   void restore() const {
@@ -199,19 +181,20 @@ void encode_layer(gpu::Encoder& e, const gpu::LayerEncoder& encoder, const gpu::
 
 }  // namespace
 
-Outcome<> Backend::layer(const coli_metal_layer* layer, const coli_metal_row* row_table, std::int64_t rows,
+Outcome<> Backend::layer(const coli_metal_layer* layer, const coli_metal_sequence* sequences, std::int64_t sequence_count,
                          coli_metal_selection* selection, const float* x, float* x_out) {
   COLIBRI_CHECK(check_pointer(layer, "layer"));
-  COLIBRI_CHECK(check_pointer(row_table, "row_table"));
-  COLIBRI_CHECK(check_range(rows, 1, kMostRows, "rows"));
   COLIBRI_CHECK(check_floats(x, "x"));
   COLIBRI_CHECK(check_floats(x_out, "x_out"));
   LayerJob job;
-  job.rows = {row_table, static_cast<std::size_t>(rows)};
   COLIBRI_CHECK(read_attention(memory_, *layer, job));
   COLIBRI_CHECK(read_indexer(memory_, *layer, job));
   COLIBRI_CHECK(read_mlp(memory_, *layer, job));
-  COLIBRI_CHECK(read_rows(memory_, *layer, job));
+  const StepRows::Widths widths = {job.shape.attention.cache_dim(), job.shape.indexer.head_dim};
+  COLIBRI_TRY(read, StepRows::read(memory_, sequences, sequence_count, kMostRows, widths));
+  COLIBRI_CHECK(check_scores(layer->attention, read));
+  job.rows = std::move(read);
+  const std::int64_t rows = job.rows.count(), longest = job.rows.longest();
   const bool chooses = layer->indexer != nullptr;
   if (chooses) {
     COLIBRI_CHECK(check_pointer(selection, "selection"));
@@ -220,7 +203,7 @@ Outcome<> Backend::layer(const coli_metal_layer* layer, const coli_metal_row* ro
     if (selection->top_k != layer->indexer->top_k)
       return bad("selection.top_k: expected {} as in the indexer, found {}", layer->indexer->top_k, selection->top_k);
   } else if (selection != nullptr) {
-    COLIBRI_CHECK(check_selection(*selection, row_table, rows));
+    COLIBRI_CHECK(job.rows.check_selection(*selection));
   }
   if (selection != nullptr) job.top_k = selection->top_k;
 
@@ -239,8 +222,8 @@ Outcome<> Backend::layer(const coli_metal_layer* layer, const coli_metal_row* ro
   {
     const Stopwatch watch(counters_.scatter_seconds);
     std::vector<float> cosine, sine;
-    rotary_tables(layer->attention, job.rows, cosine, sine);
-    const std::vector<gpu::RowArgs> args = row_args(*device_, job.rows);
+    job.rows.rotary_tables(layer->attention, cosine, sine);
+    const std::vector<gpu::RowArgs> args = job.rows.args(*device_);
     m->put(p.rows, args.data(), args.size() * sizeof(gpu::RowArgs));
     m->put(p.cosine, cosine.data(), cosine.size() * sizeof(float));
     m->put(p.sine, sine.data(), sine.size() * sizeof(float));
@@ -252,12 +235,11 @@ Outcome<> Backend::layer(const coli_metal_layer* layer, const coli_metal_row* ro
     }
     put_constants(m, *layer, p, job.view);
   }
-  const std::int64_t longest = longest_of(job.rows);
   const gpu::LayerEncoder encoder(job.shape, plan_, gpu::LayerBuffers::place(job.shape, rows, longest, p.buffers));
   const gpu::StepTable step{p.rows, rows, longest, p.cosine, p.sine};
   gpu::SelectionTable table;
   if (selection != nullptr) table = {p.chosen, p.counts, job.top_k};
-  const SavedEntries saved(job.rows, job.shape.attention.cache_dim(), job.shape.indexer.head_dim);
+  const SavedEntries saved(job.rows.sequences(), widths);
   auto commands = submit([&](gpu::Encoder& e) {
     auto* entries = m->block.host<gpu::ExpertEntry>(p.experts);
     for (std::size_t i = 0; i < job.experts.size(); ++i)

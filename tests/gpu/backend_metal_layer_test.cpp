@@ -88,17 +88,22 @@ class LayerCase {
       for (std::int64_t i = 0; i < entries; ++i) caches[caches.size() - 2][i] = test_float(rng, false);
       for (std::int64_t i = 0; i < keys; ++i) caches.back()[i] = test_float(rng, false);
     }
-    rows = {{caches[0], caches[1], 30}, {caches[0], caches[1], 31}, {caches[2], caches[3], 7}};
+    sequences = {{caches[0], caches[1], 30, 2}, {caches[2], caches[3], 7, 1}};
   }
 
+  std::int64_t cache_floats(std::size_t i) const { return kPositions * (i % 2 == 0 ? shape.latent + shape.rope : kIndexDim); }
   std::vector<float> cached() const {
     std::vector<float> all;
-    for (std::size_t i = 0; i < caches.size(); ++i)
-      all.insert(all.end(), caches[i], caches[i] + kPositions * (i % 2 == 0 ? shape.latent + shape.rope : kIndexDim));
+    for (std::size_t i = 0; i < caches.size(); ++i) all.insert(all.end(), caches[i], caches[i] + cache_floats(i));
     return all;
   }
+  void put_cached(const std::vector<float>& all) const {
+    const float* from = all.data();
+    for (std::size_t i = 0; i < caches.size(); from += cache_floats(i++)) std::copy(from, from + cache_floats(i), caches[i]);
+  }
   int run(coli_metal_selection* selection, std::vector<float>& out) const {
-    return coli_metal_layer_decode(&layer, rows.data(), kRows, selection, x.data(), out.data());
+    return coli_metal_layer_decode(&layer, sequences.data(), static_cast<std::int64_t>(sequences.size()), selection, x.data(),
+                                   out.data());
   }
   // Writes the caches' entries as the layer does. selection: filled with an indexer, read without one.
   std::vector<float> reference(std::vector<std::vector<std::int32_t>>& selected) const;
@@ -111,7 +116,7 @@ class LayerCase {
   std::vector<ExpertWeight> experts;
   std::vector<coli_metal_expert> table;
   std::vector<float*> caches;  // entries and keys of each sequence
-  std::vector<coli_metal_row> rows;
+  std::vector<coli_metal_sequence> sequences;
 
  private:
   Slab slab_;
@@ -135,6 +140,7 @@ std::vector<float> LayerCase::reference(std::vector<std::vector<std::int32_t>>& 
   const Kernels& k = *find_kernels("scalar");
   const std::int64_t cache = shape.latent + shape.rope;
   const numerics::RotaryTable rotary(shape.rope_theta, shape.rope);
+  const std::vector<CacheRow> rows = rows_of(sequences);
   const auto row_of = [](const std::vector<float>& v, std::size_t r) {
     return std::vector<float>(v.begin() + static_cast<std::ptrdiff_t>(r * kHidden),
                               v.begin() + static_cast<std::ptrdiff_t>((r + 1) * kHidden));
@@ -185,7 +191,7 @@ std::vector<float> LayerCase::reference(std::vector<std::vector<std::int32_t>>& 
   }
   const coli_metal_selection selection = {kTopK, chosen.data(), counts.data()};
   const std::vector<float> context =
-      scalar_attention(shape, kv_b.m, rows, selected.empty() ? nullptr : &selection, queries.data());
+      scalar_attention(shape, kv_b.m, sequences, selected.empty() ? nullptr : &selection, queries.data());
 
   std::vector<float> out;
   for (std::size_t r = 0; r < kRows; ++r) {
@@ -256,6 +262,30 @@ TEST_F(LayerTest, ALayerThatUsesAnothersChoice) {
   expect_reference(LayerCase(rng_, WeightFormat::kInt4Row, true, false), &selection, selected);
 }
 
+// Both sequences in one call, each by itself, and row after row: the same states and cache entries.
+TEST_F(LayerTest, RaggedAndContiguousRowsHaveTheSameBits) {
+  const LayerCase c(rng_, WeightFormat::kInt8Row, true, false);
+  const std::vector<float> before = c.cached();
+  std::vector<float> together(c.x.size(), kPoison);
+  ASSERT_EQ(c.run(nullptr, together), COLI_METAL_OK) << coli_metal_last_error();
+  const std::vector<float> cached = c.cached();
+  for (const bool by_row : {false, true}) {
+    c.put_cached(before);
+    std::vector<float> alone(c.x.size(), kPoison);
+    std::ptrdiff_t first = 0;
+    for (const coli_metal_sequence& s : c.sequences) {
+      for (std::int64_t r = 0; r < s.rows; r += by_row ? 1 : s.rows) {
+        const coli_metal_sequence rows = {s.entries, s.keys, s.first + r, by_row ? 1 : s.rows};
+        ASSERT_EQ(coli_metal_layer_decode(&c.layer, &rows, 1, nullptr, c.x.data() + first, alone.data() + first), COLI_METAL_OK)
+            << coli_metal_last_error();
+        first += rows.rows * LayerCase::kHidden;
+      }
+    }
+    EXPECT_TRUE(same(alone, together)) << by_row;
+    EXPECT_TRUE(same(c.cached(), cached)) << by_row;
+  }
+}
+
 TEST_F(LayerTest, WrongLayersAreRefused) {
   LayerCase c(rng_, WeightFormat::kInt8Row, true, true);
   std::vector<std::int32_t> chosen(LayerCase::kRows * LayerCase::kTopK);
@@ -263,13 +293,13 @@ TEST_F(LayerTest, WrongLayersAreRefused) {
   coli_metal_selection selection = {LayerCase::kTopK, chosen.data(), counts.data()};
   std::vector<float> out(c.x.size(), kPoison);
   const coli_metal_layer good = c.layer;
-  const auto good_rows = c.rows;
+  const auto good_sequences = c.sequences;
   const std::vector<float> cached = c.cached();
   const auto refused = [&](coli_metal_status status, const char* text, coli_metal_selection* s) {
     EXPECT_EQ(c.run(s, out), status) << text;
     EXPECT_NE(std::string(coli_metal_last_error()).find(text), std::string::npos) << coli_metal_last_error();
     c.layer = good;
-    c.rows = good_rows;
+    c.sequences = good_sequences;
   };
   refused(COLI_METAL_BAD_ARGUMENT, "selection", nullptr);
   coli_metal_selection other = selection;
@@ -287,14 +317,19 @@ TEST_F(LayerTest, WrongLayersAreRefused) {
   refused(COLI_METAL_NOT_REGISTERED, "layer.o.data", &selection);
   c.layer.hidden = 0;
   refused(COLI_METAL_BAD_ARGUMENT, "layer.hidden", &selection);
-  c.rows[1].position = 30;
-  refused(COLI_METAL_BAD_ARGUMENT, "row_table[1].position", &selection);
-  c.rows[2].keys = nullptr;
-  refused(COLI_METAL_BAD_ARGUMENT, "row 2 keys", &selection);
+  c.sequences[1].entries = c.sequences[0].entries;
+  refused(COLI_METAL_BAD_ARGUMENT, "sequences[1].entries: expected memory of its own", &selection);
+  c.sequences[0].keys = c.sequences[1].keys + 4;
+  refused(COLI_METAL_BAD_ARGUMENT, "sequences[1].keys: expected memory of its own", &selection);
+  c.sequences[1].keys = nullptr;
+  refused(COLI_METAL_BAD_ARGUMENT, "sequences[1].keys", &selection);
+  c.sequences[1].rows = 65;
+  refused(COLI_METAL_BAD_ARGUMENT, "sequences[1].rows: expected 1 .. 64, found 65", &selection);
   c.table[4].gate.data = nullptr;
   refused(COLI_METAL_BAD_ARGUMENT, "expert 4 not there", &selection);
-  EXPECT_EQ(coli_metal_layer_decode(nullptr, c.rows.data(), 3, &selection, c.x.data(), out.data()), COLI_METAL_BAD_ARGUMENT);
-  EXPECT_EQ(coli_metal_layer_decode(&c.layer, c.rows.data(), 65, &selection, c.x.data(), out.data()), COLI_METAL_BAD_ARGUMENT);
+  EXPECT_EQ(coli_metal_layer_decode(nullptr, c.sequences.data(), 2, &selection, c.x.data(), out.data()), COLI_METAL_BAD_ARGUMENT);
+  EXPECT_EQ(coli_metal_layer_decode(&c.layer, c.sequences.data(), 65, &selection, c.x.data(), out.data()),
+            COLI_METAL_BAD_ARGUMENT);
   EXPECT_TRUE(same(out, std::vector<float>(out.size(), kPoison)));
   EXPECT_TRUE(same(c.cached(), cached));
 }

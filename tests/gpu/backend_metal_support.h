@@ -19,9 +19,7 @@ class Slab {
   explicit Slab(std::uint64_t bytes) : memory_(AlignedBytes::pages(bytes)) {
     EXPECT_EQ(coli_metal_register(base(), size()), COLI_METAL_OK) << coli_metal_last_error();
   }
-  ~Slab() {
-    EXPECT_TRUE(!registered_ || coli_metal_unregister(base()) == COLI_METAL_OK) << coli_metal_last_error();
-  }
+  ~Slab() { EXPECT_TRUE(!registered_ || coli_metal_unregister(base()) == COLI_METAL_OK) << coli_metal_last_error(); }
   Slab(const Slab&) = delete;
   void* base() { return memory_.whole_pages().data(); }
   std::uint64_t size() { return memory_.whole_pages().size(); }
@@ -130,10 +128,23 @@ inline std::vector<float> scalar_attend(const coli_metal_attention& a, const flo
   return out;
 }
 
+// The rows of a call one by one.
+struct CacheRow {
+  float *entries, *keys;
+  std::int64_t position;
+};
+inline std::vector<CacheRow> rows_of(const std::vector<coli_metal_sequence>& sequences) {
+  std::vector<CacheRow> rows;
+  for (const coli_metal_sequence& s : sequences)
+    for (std::int64_t r = 0; r < s.rows; ++r) rows.push_back({s.entries, s.keys, s.first + r});
+  return rows;
+}
+
 // attn_decode by the scalar kernels.
 inline std::vector<float> scalar_attention(const coli_metal_attention& a, const Matrix& kv_b,
-                                           const std::vector<coli_metal_row>& rows, const coli_metal_selection* selection,
-                                           const float* queries) {
+                                           const std::vector<coli_metal_sequence>& sequences,
+                                           const coli_metal_selection* selection, const float* queries) {
+  const std::vector<CacheRow> rows = rows_of(sequences);
   const std::int64_t head_rows = a.nope + a.value_dim, query = a.nope + a.rope;
   const numerics::RotaryTable rotary(a.rope_theta, a.rope);
   std::vector<float> out, cosine(static_cast<std::size_t>(a.rope / 2)), sine(cosine.size());
@@ -236,33 +247,37 @@ inline std::vector<float> MoeCase::want(const std::vector<int>& there) const {
   return y;
 }
 
-// Latent attention of rows in two sequences.
+// Latent attention of rows in several sequences.
 struct AttentionCase {
-  AttentionCase(Slab& slab, std::mt19937_64& rng, WeightFormat format, const std::vector<std::int64_t>& positions) {
+  struct Span {
+    std::int64_t first, rows = 1;
+  };
+  AttentionCase(Slab& slab, std::mt19937_64& rng, WeightFormat format, const std::vector<Span>& spans) {
     kv_b = random_weight(slab, rng, format, shape.heads * (shape.nope + shape.value_dim), shape.latent);
-    const std::int64_t cache = shape.latent + shape.rope;
-    std::int64_t longest = 0;
-    for (const std::int64_t p : positions) longest = std::max(longest, p + 1);
-    float* sequences[2];
-    for (float*& s : sequences) {
-      s = slab.block<float>(longest * cache);
-      for (std::int64_t i = 0; i < longest * cache; ++i) s[i] = test_float(rng, false);
+    for (const Span& span : spans) {
+      const std::int64_t floats = (span.first + span.rows) * (shape.latent + shape.rope);
+      float* entries = slab.block<float>(floats);
+      for (std::int64_t i = 0; i < floats; ++i) entries[i] = test_float(rng, false);
+      sequences.push_back({entries, nullptr, span.first, span.rows});
     }
-    for (std::size_t r = 0; r < positions.size(); ++r) rows.push_back({sequences[r % 2], nullptr, positions[r]});
-    const auto count = positions.size() * static_cast<std::size_t>(shape.heads * (shape.nope + shape.rope));
-    for (std::size_t i = 0; i < count; ++i) queries.push_back(test_float(rng, false));
+    const std::int64_t count = rows() * shape.heads * (shape.nope + shape.rope);
+    for (std::int64_t i = 0; i < count; ++i) queries.push_back(test_float(rng, false));
   }
+  std::int64_t rows() const { return static_cast<std::int64_t>(rows_of(sequences).size()); }
   std::vector<float> context() const {
-    return std::vector<float>(rows.size() * static_cast<std::size_t>(shape.heads * shape.value_dim), kPoison);
+    return std::vector<float>(static_cast<std::size_t>(rows() * shape.heads * shape.value_dim), kPoison);
   }
   int run(const coli_metal_selection* selection, std::vector<float>& out) const {
-    return coli_metal_attn_decode(&shape, &kv_b.c, rows.data(), static_cast<std::int64_t>(rows.size()), selection, queries.data(),
-                                  out.data());
+    return coli_metal_attn_decode(&shape, &kv_b.c, sequences.data(), static_cast<std::int64_t>(sequences.size()), selection,
+                                  queries.data(), out.data());
+  }
+  std::vector<float> want(const coli_metal_selection* selection) const {
+    return scalar_attention(shape, kv_b.m, sequences, selection, queries.data());
   }
 
   coli_metal_attention shape = {3, 36, 8, 20, 12, 10000.0};
   Weight kv_b;
-  std::vector<coli_metal_row> rows;
+  std::vector<coli_metal_sequence> sequences;
   std::vector<float> queries;
 };
 

@@ -136,26 +136,50 @@ TEST_F(BackendTest, BlocksMayBeOpenTogetherAndGivenUp) {
 TEST_F(BackendTest, AttentionHasTheScalarBits) {
   for (const WeightFormat format : {WeightFormat::kBF16, WeightFormat::kInt8Row, WeightFormat::kInt4Grouped}) {
     Slab slab(kSlab);
-    const AttentionCase c(slab, rng_, format, {0, 40, 63, 64, 7});
+    const AttentionCase c(slab, rng_, format, {{0}, {40, 3}, {63, 2}, {7}});
     std::vector<float> out = c.context();
     ASSERT_EQ(c.run(nullptr, out), COLI_METAL_OK) << coli_metal_last_error();
-    EXPECT_TRUE(same(out, scalar_attention(c.shape, c.kv_b.m, c.rows, nullptr, c.queries.data())));
+    EXPECT_TRUE(same(out, c.want(nullptr)));
   }
+}
+
+// A batch of several sequences has the bits of each one's contiguous rows, and those the bits of row after row.
+TEST_F(BackendTest, RaggedAndContiguousRowsHaveTheSameBits) {
+  Slab slab(kSlab);
+  const AttentionCase c(slab, rng_, WeightFormat::kInt8Row, {{29, 4}, {2}, {64, 3}});
+  std::vector<float> together = c.context(), alone = c.context(), by_row = c.context();
+  ASSERT_EQ(c.run(nullptr, together), COLI_METAL_OK) << coli_metal_last_error();
+  const std::int64_t query = c.shape.heads * (c.shape.nope + c.shape.rope), values = c.shape.heads * c.shape.value_dim;
+  std::int64_t first = 0;
+  for (const coli_metal_sequence& s : c.sequences) {
+    const auto part = [&](const coli_metal_sequence& rows, std::int64_t at, std::vector<float>& out) {
+      ASSERT_EQ(
+          coli_metal_attn_decode(&c.shape, &c.kv_b.c, &rows, 1, nullptr, c.queries.data() + at * query, out.data() + at * values),
+          COLI_METAL_OK)
+          << coli_metal_last_error();
+    };
+    part(s, first, alone);
+    for (std::int64_t r = 0; r < s.rows; ++r) part({s.entries, nullptr, s.first + r, 1}, first + r, by_row);
+    first += s.rows;
+  }
+  EXPECT_TRUE(same(together, c.want(nullptr)));
+  EXPECT_TRUE(same(together, alone));
+  EXPECT_TRUE(same(together, by_row));
 }
 
 TEST_F(BackendTest, AttentionOverMoreThanAGroupAndOverASelection) {
   Slab slab(kSlab);
-  const AttentionCase c(slab, rng_, WeightFormat::kF16, {2100, 5});
+  const AttentionCase c(slab, rng_, WeightFormat::kF16, {{2100}, {5}});
   std::vector<float> out = c.context();
   ASSERT_EQ(c.run(nullptr, out), COLI_METAL_OK) << coli_metal_last_error();
-  EXPECT_TRUE(same(out, scalar_attention(c.shape, c.kv_b.m, c.rows, nullptr, c.queries.data())));
+  EXPECT_TRUE(same(out, c.want(nullptr)));
 
   std::vector<std::int32_t> chosen(2 * 16);
   for (int i = 0; i < 10; ++i) chosen[static_cast<std::size_t>(i)] = 3 + 200 * i;
   std::vector<std::uint32_t> counts = {10, 0};
   const coli_metal_selection selection = {16, chosen.data(), counts.data()};
   ASSERT_EQ(c.run(&selection, out), COLI_METAL_OK) << coli_metal_last_error();
-  EXPECT_TRUE(same(out, scalar_attention(c.shape, c.kv_b.m, c.rows, &selection, c.queries.data())));
+  EXPECT_TRUE(same(out, c.want(&selection)));
 }
 
 TEST_F(BackendTest, RegionsComeAndGo) {
@@ -359,7 +383,7 @@ TEST_F(BackendTest, WrongBlocksAreRefused) {
 
 TEST_F(BackendTest, WrongAttentionIsRefused) {
   Slab slab(kSlab);
-  const AttentionCase good(slab, rng_, WeightFormat::kBF16, {3, 9});
+  const AttentionCase good(slab, rng_, WeightFormat::kBF16, {{3}, {9}});
   std::vector<float> out = good.context();
   const auto refused = [&](coli_metal_status status, const char* text, const auto& change,
                            const coli_metal_selection* selection = nullptr) {
@@ -372,13 +396,20 @@ TEST_F(BackendTest, WrongAttentionIsRefused) {
   refused(COLI_METAL_BAD_ARGUMENT, "heads", [](C& c) { c.shape.heads = 0; });
   refused(COLI_METAL_BAD_ARGUMENT, "kv_b: expected 128 x 36, found 96 x 36", [](C& c) { c.shape.heads = 4; });
   refused(COLI_METAL_BAD_ARGUMENT, "rope_theta", [](C& c) { c.shape.rope_theta = 0; });
-  refused(COLI_METAL_BAD_ARGUMENT, "row 1 entries", [](C& c) { c.rows[1].entries = nullptr; });
-  refused(COLI_METAL_BAD_ARGUMENT, "multiple of 16", [](C& c) { c.rows[0].entries += 1; });
-  refused(COLI_METAL_BAD_ARGUMENT, "position", [](C& c) { c.rows[0].position = -1; });
-  refused(COLI_METAL_NOT_REGISTERED, "row 0 entries", [](C& c) { c.rows[0].position = 1 << 20; });
+  refused(COLI_METAL_BAD_ARGUMENT, "sequences[1].entries", [](C& c) { c.sequences[1].entries = nullptr; });
+  refused(COLI_METAL_BAD_ARGUMENT, "multiple of 16", [](C& c) { c.sequences[0].entries += 1; });
+  refused(COLI_METAL_BAD_ARGUMENT, "sequences[0].first", [](C& c) { c.sequences[0].first = -1; });
+  refused(COLI_METAL_BAD_ARGUMENT, "sequences[1].first", [](C& c) { c.sequences[1].first = std::int64_t{1} << 30; });
+  refused(COLI_METAL_BAD_ARGUMENT, "sequences[0].rows: expected 1 .. 4096, found 0", [](C& c) { c.sequences[0].rows = 0; });
+  refused(COLI_METAL_BAD_ARGUMENT, "at most 4096 rows together", [](C& c) { c.sequences[1].rows = 4096; });
+  refused(COLI_METAL_NOT_REGISTERED, "sequences[0].entries", [](C& c) { c.sequences[0].first = 1 << 20; });
+  // The second sequence is the first, or begins within it.
+  const char* const shared = "sequences[1].entries: expected memory of its own, found that of sequences[0]";
+  refused(COLI_METAL_BAD_ARGUMENT, shared, [](C& c) { c.sequences[1] = {c.sequences[0].entries, nullptr, 5, 1}; });
+  refused(COLI_METAL_BAD_ARGUMENT, shared, [](C& c) { c.sequences[1].entries = c.sequences[0].entries + 4; });
   std::vector<float> elsewhere(4096);
   auto* aligned = reinterpret_cast<float*>(round_up(reinterpret_cast<std::uintptr_t>(elsewhere.data()), 16));
-  refused(COLI_METAL_NOT_REGISTERED, "entries", [&](C& c) { c.rows[0].entries = aligned; });
+  refused(COLI_METAL_NOT_REGISTERED, "entries", [&](C& c) { c.sequences[0].entries = aligned; });
 
   std::vector<std::int32_t> chosen = {0, 1, 2, 0, 1, 10};
   std::vector<std::uint32_t> counts = {2, 3};
@@ -393,9 +424,9 @@ TEST_F(BackendTest, WrongAttentionIsRefused) {
   counts[1] = 0;
   refused(COLI_METAL_BAD_ARGUMENT, "expected a list", same_case, &selection);
   EXPECT_REFUSED(COLI_METAL_BAD_ARGUMENT, "queries",
-                 coli_metal_attn_decode(&good.shape, &good.kv_b.c, good.rows.data(), 2, nullptr, nullptr, out.data()));
-  EXPECT_REFUSED(COLI_METAL_BAD_ARGUMENT, "rows",
-                 coli_metal_attn_decode(&good.shape, &good.kv_b.c, good.rows.data(), 0, nullptr, out.data(), out.data()));
+                 coli_metal_attn_decode(&good.shape, &good.kv_b.c, good.sequences.data(), 2, nullptr, nullptr, out.data()));
+  EXPECT_REFUSED(COLI_METAL_BAD_ARGUMENT, "sequence_count",
+                 coli_metal_attn_decode(&good.shape, &good.kv_b.c, good.sequences.data(), 0, nullptr, out.data(), out.data()));
   for (const float v : out) EXPECT_EQ(v, kPoison);
 }
 
@@ -429,7 +460,7 @@ TEST_F(BackendFaults, AFaultIsTheCpusAndCountedByReason) {
   const MoeCase moe_case(slab, rng_, WeightFormat::kInt4Row, WeightFormat::kInt8Row, 3);
   const auto table = moe_case.only({0, 1, 3});
   const coli_metal_moe moe = moe_case.moe(table);
-  const AttentionCase attention(slab, rng_, WeightFormat::kBF16, {30, 2});
+  const AttentionCase attention(slab, rng_, WeightFormat::kBF16, {{30, 2}, {2}});
   const struct {
     SoftMetalFault armed;
     std::uint64_t coli_metal_counter_values::* counted;
@@ -448,8 +479,7 @@ TEST_F(BackendFaults, AFaultIsTheCpusAndCountedByReason) {
     EXPECT_EQ(coli_metal_gemm(&w.c, x.data(), 70, 4, y.data(), 100), COLI_METAL_OK);
     arm_(kind.armed, 0, 1);
     EXPECT_EQ(attention.run(nullptr, context), COLI_METAL_OK);
-    EXPECT_TRUE(
-        same(context, scalar_attention(attention.shape, attention.kv_b.m, attention.rows, nullptr, attention.queries.data())));
+    EXPECT_TRUE(same(context, attention.want(nullptr)));
     EXPECT_EQ(coli_metal_gemm(&w.c, x.data(), 70, 4, y.data(), 100), COLI_METAL_OK);
     EXPECT_TRUE(same(y, want));
     const coli_metal_counter_values now = counters();
