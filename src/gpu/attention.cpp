@@ -26,12 +26,9 @@ std::uint64_t bytes_of(std::int64_t floats) { return round_up(4 * static_cast<st
 void write_cache_entries(Encoder& encoder, const AttentionShape& shape, const StepTable& step, Address kv, Address norm_weight,
                          float eps, Address damage) {
   CacheEntryArgs args{};
-  args.rows = step.rows;
+  args.step = step_args(step, damage);
   args.kv = kv;
   args.weight = norm_weight;
-  args.cosine = step.cosine;
-  args.sine = step.sine;
-  args.damage = damage;
   args.latent = static_cast<u32>(shape.latent);
   args.rope = static_cast<u32>(shape.rope);
   args.eps = eps;
@@ -42,11 +39,9 @@ void write_cache_entries(Encoder& encoder, const AttentionShape& shape, const St
 void rotate_queries(Encoder& encoder, const AttentionShape& shape, const StepTable& step, Address queries, Address absorbed,
                     Address damage) {
   RotateArgs args{};
+  args.step = step_args(step, damage);
   args.queries = queries;
   args.absorbed = absorbed;
-  args.cosine = step.cosine;
-  args.sine = step.sine;
-  args.damage = damage;
   args.heads = static_cast<u32>(shape.heads);
   args.nope = static_cast<u32>(shape.nope);
   args.latent = static_cast<u32>(shape.latent);

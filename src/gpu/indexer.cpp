@@ -52,13 +52,10 @@ void write_index_keys(Encoder& encoder, const IndexerShape& shape, const StepTab
                       Address norm_bias, Address damage) {
   assert(shape.rope % 2 == 0 && shape.rope <= shape.head_dim);
   IndexKeyArgs a{};
-  a.rows = step.rows;
+  a.step = step_args(step, damage);
   a.keys = keys;
   a.weight = norm_weight;
   a.bias = norm_bias;
-  a.cosine = step.cosine;
-  a.sine = step.sine;
-  a.damage = damage;
   a.dims = static_cast<u32>(shape.head_dim);
   a.rope = static_cast<u32>(shape.rope);
   a.eps = numerics::kLatentNormEps;
@@ -68,42 +65,29 @@ void write_index_keys(Encoder& encoder, const IndexerShape& shape, const StepTab
 void score_positions(Encoder& encoder, const IndexerShape& shape, const StepTable& step, RowRange range, Address queries,
                      Address head_weights, Address rotated, Address scores, std::int64_t score_stride, Address damage) {
   assert(shape.rope % 2 == 0 && shape.rope <= shape.head_dim);
-  IndexQueryArgs q{};
-  q.rows = step.rows;
-  q.queries = queries;
-  q.head_weights = head_weights;
-  q.cosine = step.cosine;
-  q.sine = step.sine;
-  q.rotated = rotated;
-  q.damage = damage;
-  q.heads = static_cast<u32>(shape.heads);
-  q.dims = static_cast<u32>(shape.head_dim);
-  q.padded = static_cast<u32>(padded_dim(shape));
-  q.rope = static_cast<u32>(shape.rope);
-  q.top_k = static_cast<u32>(shape.top_k);
-  q.first_row = static_cast<u32>(range.first);
-  encoder.dispatch({"indexer", "index_queries"}, q, {range.count * shape.heads}, 32);
+  IndexArgs a{};
+  a.step = step_args(step, damage);
+  a.queries = queries;
+  a.head_weights = head_weights;
+  a.rotated = rotated;
+  a.scores = scores;
+  a.heads = static_cast<u32>(shape.heads);
+  a.dims = static_cast<u32>(shape.head_dim);
+  a.padded = static_cast<u32>(padded_dim(shape));
+  a.rope = static_cast<u32>(shape.rope);
+  a.top_k = static_cast<u32>(shape.top_k);
+  a.first_row = static_cast<u32>(range.first);
+  a.score_stride = static_cast<u32>(score_stride);
+  a.dot_scale = shape.dot_scale;
+  a.head_scale = shape.head_scale;
+  encoder.dispatch({"indexer", "index_queries"}, a, {range.count * shape.heads}, 32);
   if (step.longest <= shape.top_k) return;
 
   assert(rotated % 16 == 0 && scores % 16 == 0 && score_stride % 4 == 0 && score_stride >= step.longest);
   encoder.add_work(static_cast<double>(range.count * shape.heads) * static_cast<double>(shape.head_dim * step.longest));
   encoder.barrier();
-  IndexScoreArgs s{};
-  s.rows = step.rows;
-  s.rotated = rotated;
-  s.head_weights = head_weights;
-  s.scores = scores;
-  s.damage = damage;
-  s.heads = q.heads;
-  s.dims = q.dims;
-  s.padded = q.padded;
-  s.top_k = q.top_k;
-  s.first_row = q.first_row;
-  s.score_stride = static_cast<u32>(score_stride);
-  s.dot_scale = shape.dot_scale;
-  s.head_scale = shape.head_scale;
   const auto blocks = static_cast<std::uint32_t>(lane_blocks(shape));
-  encoder.dispatch({"indexer", "index_scores", {blocks}}, s, {(step.longest + kIndexTile - 1) / kIndexTile, range.count},
+  encoder.dispatch({"indexer", "index_scores", {blocks}}, a, {(step.longest + kIndexTile - 1) / kIndexTile, range.count},
                    32 * blocks);
   encoder.barrier();
 }

@@ -1,7 +1,5 @@
 #include "gpu/rowwise.h"
 
-#include <algorithm>
-
 #include "base/aligned.h"
 #include "gpu/kernels/rowwise.h"
 
@@ -48,27 +46,6 @@ void add(Encoder& encoder, Address a, Address b, Address out, std::int64_t n, Ad
   args.n = static_cast<u64>(n);
   args.bit = bit;
   each_element(encoder, "add", args);
-}
-
-void check_finite(Encoder& encoder, Address x, std::int64_t n, Address damage, std::uint32_t bit) {
-  ElementArgs args{};
-  args.a = x;
-  args.damage = damage;
-  args.n = static_cast<u64>(n);
-  args.bit = bit;
-  each_element(encoder, "check_finite", args);
-}
-
-void embed(Encoder& encoder, const Matrix& w, Address ids, std::int64_t rows, Address out) {
-  EmbedArgs args{};
-  args.w = matrix_args(encoder, w);
-  args.ids = ids;
-  args.out = out;
-  for (std::int64_t first = 0; first < rows; first += kMaxGroupsYZ) {
-    args.first_row = static_cast<u32>(first);
-    encoder.dispatch({"rowwise", "embed", {static_cast<u32>(w.format)}}, args,
-                     {ceil_div(w.cols, std::int64_t{kThreads}), std::min(rows - first, kMaxGroupsYZ)}, kThreads);
-  }
 }
 
 }  // namespace colibri::gpu

@@ -14,10 +14,4 @@ void swiglu(Encoder& encoder, Address gate, Address up, Address out, std::int64_
 // out = a + b, n floats; a value that is not finite sets `bit` in *damage (u32; 0: not looked at).
 void add(Encoder& encoder, Address a, Address b, Address out, std::int64_t n, Address damage, std::uint32_t bit);
 
-// Sets `bit` in *damage when one of n floats is not finite.
-void check_finite(Encoder& encoder, Address x, std::int64_t n, Address damage, std::uint32_t bit);
-
-// Rule C12: out row r = the real weights of row ids[r] of w. ids: i32[rows].
-void embed(Encoder& encoder, const Matrix& w, Address ids, std::int64_t rows, Address out);
-
 }  // namespace colibri::gpu

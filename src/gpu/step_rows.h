@@ -30,6 +30,8 @@ struct StepTable {
   Address cosine = 0, sine = 0;  // f32[count][rope / 2]: rotary tables of each row's position
 };
 
+inline StepArgs step_args(const StepTable& step, Address damage) { return {step.rows, step.cosine, step.sine, damage}; }
+
 // What the indexer chose. chosen[r * top_k ...]: positions in rising order; counts[r]: how many, 0 for every visible position.
 struct SelectionTable {
   Address chosen = 0;  // i32[rows][top_k]

@@ -431,12 +431,12 @@ TEST(IndexerPlan, LongContexts) {
       barriers = launch.barriers_before;
       last = launch.function;
       if (launch.function == "index_queries") {
-        const auto a = launch.as<IndexQueryArgs>();
+        const auto a = launch.as<IndexArgs>();
         const std::int64_t end = a.first_row + (std::int64_t{a.first_group} + launch.groups.x) / shape.heads;
         EXPECT_EQ(a.first_row + std::int64_t{a.first_group} / shape.heads, checked);
         checked = end;
       } else if (launch.function == "index_scores") {
-        const auto a = launch.as<IndexScoreArgs>();
+        const auto a = launch.as<IndexArgs>();
         EXPECT_EQ(a.first_row, scored);
         EXPECT_GE(std::int64_t{launch.groups.x} * kIndexTile, c.longest);
         EXPECT_EQ(a.rotated, kScratch);

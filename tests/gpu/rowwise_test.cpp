@@ -1,4 +1,4 @@
-// Norms, activations, sums, damage bits and embedding rows on the device, bit for bit against src/numerics and format/matrix.
+// Norms, activations, sums and damage bits on the device, bit for bit against src/numerics.
 #include "gpu/rowwise.h"
 
 #include <bit>
@@ -125,82 +125,6 @@ TEST_F(RowwiseTest, AddsAndLooksForDamage) {
     }
     EXPECT_TRUE(arena.guards_hold());
   }
-}
-
-TEST_F(RowwiseTest, FindsTheOneNumberThatIsNotFinite) {
-  for (const std::int64_t n : {1, 1024, 1025, 5000}) {
-    DeviceArena arena(device(), kPlenty);
-    std::vector<float> values = wide_floats(n);
-    values[0] = std::numeric_limits<float>::max();
-    const auto x = arena.block(values, 4);
-    const auto damage = arena.block<std::uint32_t>(1);
-    const auto damage_of = [&] {
-      damage[0] = 0;
-      run([&](Encoder& e) { check_finite(e, arena.at(x), n, arena.at(damage), kDamageHead); });
-      return damage[0];
-    };
-    EXPECT_EQ(damage_of(), 0u);
-    for (const float bad : {kInf, -kInf, kNaN, -kNaN}) {
-      const auto at = static_cast<std::size_t>(rng_() % static_cast<std::uint64_t>(n));
-      const float before = x[at];
-      x[at] = bad;
-      EXPECT_EQ(damage_of(), kDamageHead) << bad << " at " << at << " of " << n;
-      x[at] = before;
-    }
-  }
-}
-
-// Every format, odd widths, views into a tensor; whatever the bytes are.
-TEST_F(RowwiseTest, EmbeddingRowsOfEveryFormat) {
-  for (int f = 0; f < kWeightFormatCount; ++f) {
-    const auto format = static_cast<WeightFormat>(f);
-    for (const std::int64_t cols : {1, 7, 64, 65, 129, 256, 300}) {
-      for (const std::int32_t group :
-           format == WeightFormat::kInt4Grouped ? std::vector<std::int32_t>{32, 64, 48, 5} : std::vector<std::int32_t>{0}) {
-        SCOPED_TRACE(fmt::format("{}, {} columns, group {}", format_name(format), cols, group));
-        const std::int64_t rows = 300;
-        DeviceArena arena(device(), 2 * kPlenty);
-        const auto data = arena.block<std::uint8_t>(format_bytes(format, rows, cols) + static_cast<std::int64_t>(kReadSlack));
-        for (auto& byte : data) byte = static_cast<std::uint8_t>(rng_());
-        Matrix tensor;
-        tensor.format = format;
-        tensor.group = format == WeightFormat::kInt3G64 ? 64 : format == WeightFormat::kF8Block128 ? 128 : group;
-        tensor.rows = rows;
-        tensor.cols = cols;
-        tensor.row_bytes = format_row_bytes(format, cols);
-        tensor.scale_stride = format_row_scales(format, cols, tensor.group);
-        tensor.data = reinterpret_cast<const std::byte*>(data.data());
-        if (const std::int64_t scales = format_scales(format, rows, cols, tensor.group))
-          tensor.scales = arena.block(random_floats(scales), 4).data();
-        for (const Matrix& w : {tensor, tensor.rows_view(100, 200)}) {
-          const std::vector<std::int32_t> ids = {0, 1, 27, static_cast<std::int32_t>(w.rows) - 1, 28, 127, 128, 1};
-          const auto id = arena.block(ids, 4);
-          const auto count = static_cast<std::int64_t>(ids.size());
-          const auto out = arena.block<float>(count * cols, 8);
-          run([&](Encoder& e) { embed(e, w, arena.at(id), count, arena.at(out)); });
-          EXPECT_TRUE(arena.guards_hold());
-          std::vector<float> want(static_cast<std::size_t>(cols));
-          for (std::size_t r = 0; r < ids.size(); ++r) {
-            dequantize_row(w, ids[r], want.data());
-            ASSERT_TRUE(same(out.subspan(r * want.size(), want.size()), want)) << "row " << ids[r];
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST_F(RowwiseTest, MoreRowsThanAGridIsHigh) {
-  const std::int64_t rows = kMaxGroupsYZ + 3;
-  DeviceArena arena(device(), 16 * kPlenty);
-  const auto table = arena.block(random_floats(64));
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(rows));
-  for (auto& id : ids) id = static_cast<std::int32_t>(rng_() % 64);
-  const auto id = arena.block(ids);
-  const auto out = arena.block<float>(rows);
-  run([&](Encoder& e) { embed(e, f32_matrix(table.data(), 64, 1, 1), arena.at(id), rows, arena.at(out)); });
-  EXPECT_EQ(counts_.dispatches, 2u);
-  for (std::size_t r = 0; r < ids.size(); ++r) ASSERT_EQ(out[r], table[static_cast<std::size_t>(ids[r])]) << r;
 }
 
 }  // namespace

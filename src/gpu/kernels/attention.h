@@ -8,12 +8,9 @@ namespace colibri::gpu {
 #endif
 
 struct CacheEntryArgs {  // one threadgroup of 256 threads a row
-  COLI_IN(RowArgs) rows;
+  StepArgs step;
   COLI_IN(float) kv;  // [rows][latent + rope]
   COLI_IN(float) weight;
-  COLI_IN(float) cosine;
-  COLI_IN(float) sine;
-  COLI_OUT(u32) damage;
   u32 latent, rope;
   float eps;
   u32 aligned;  // rows of kv start at multiples of 16 bytes
@@ -21,16 +18,14 @@ struct CacheEntryArgs {  // one threadgroup of 256 threads a row
 };
 COLI_SHARED_STRUCT(CacheEntryArgs, 72);
 
-struct RotateArgs {          // one threadgroup of 128 threads a row and head
+struct RotateArgs {  // one threadgroup of 128 threads a row and head
+  StepArgs step;
   COLI_IN(float) queries;    // [rows][heads][nope + rope]
   COLI_OUT(float) absorbed;  // [rows][heads][latent + rope]
-  COLI_IN(float) cosine;
-  COLI_IN(float) sine;
-  COLI_OUT(u32) damage;
   u32 heads, nope, latent, rope;
   u32 first_group, pad;
 };
-COLI_SHARED_STRUCT(RotateArgs, 64);
+COLI_SHARED_STRUCT(RotateArgs, 72);
 
 // All passes of attend() over one set of rows; the pointers are at the first of them. Entry i of a row is its position i, or
 // the i-th of its list.

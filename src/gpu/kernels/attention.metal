@@ -31,7 +31,7 @@ kernel void write_cache_entries(constant CacheEntryArgs& a [[buffer(0)]],
   const ulong r = group + a.first_group, cache = a.latent + a.rope;
   const u32 half_rope = a.rope / 2;
   device const float* kv = a.kv + r * cache;
-  device float* entry = a.rows[r].entries + a.rows[r].position * cache;
+  device float* entry = a.step.rows[r].entries + a.step.rows[r].position * cache;
   const float inverse = inverse_rms(group_sum<true>(kv, a.latent, a.aligned != 0, 0.0f, t, kThreads, memory), a.latent, a.eps);
   bool sound = true;
   for (u32 k = t; k < a.latent; k += kThreads) {
@@ -42,9 +42,9 @@ kernel void write_cache_entries(constant CacheEntryArgs& a [[buffer(0)]],
   for (u32 j = t; j < half_rope; j += kThreads) {
     device const float* pairs = kv + a.latent;
     sound = sound && is_finite(pairs[2 * j]) && is_finite(pairs[2 * j + 1]);
-    rotate_pair(pairs, a.cosine[r * half_rope + j], a.sine[r * half_rope + j], j, half_rope, entry + a.latent);
+    rotate_pair(pairs, a.step.cosine[r * half_rope + j], a.step.sine[r * half_rope + j], j, half_rope, entry + a.latent);
   }
-  if (!sound) mark_damage(a.damage, kDamageAttention);
+  if (!sound) mark_damage(a.step.damage, kDamageAttention);
 }
 
 kernel void rotate_queries(constant RotateArgs& a [[buffer(0)]],
@@ -58,8 +58,8 @@ kernel void rotate_queries(constant RotateArgs& a [[buffer(0)]],
   bool sound = true;
   for (u32 k = t; k < a.latent; k += kThreads) sound = sound && is_finite(out[k]);
   for (u32 j = t; j < half_rope; j += kThreads)
-    sound = rotate_pair(query, a.cosine[r * half_rope + j], a.sine[r * half_rope + j], j, half_rope, out + a.latent) && sound;
-  if (!sound) mark_damage(a.damage, kDamageAttention);
+    sound = rotate_pair(query, a.step.cosine[r * half_rope + j], a.step.sine[r * half_rope + j], j, half_rope, out + a.latent) && sound;
+  if (!sound) mark_damage(a.step.damage, kDamageAttention);
 }
 
 // What row r attends to: a list, or all of its sequence up to its own position.

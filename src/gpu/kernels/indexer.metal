@@ -26,9 +26,9 @@ kernel void index_keys(constant IndexKeyArgs& a [[buffer(0)]],
   const float r = inverse_rms(group_sum<true>(x, a.dims, aligned, mean, lane, 32, memory), a.dims, a.eps);
 
   const u32 half_dims = a.rope / 2;
-  device const float* cosine = a.cosine + u64(row) * half_dims;
-  device const float* sine = a.sine + u64(row) * half_dims;
-  device float* y = a.rows[row].keys + u64(a.rows[row].position) * a.dims;
+  device const float* cosine = a.step.cosine + u64(row) * half_dims;
+  device const float* sine = a.step.sine + u64(row) * half_dims;
+  device float* y = a.step.rows[row].keys + u64(a.step.rows[row].position) * a.dims;
   for (u32 j = lane; j < half_dims; j += 32) {
     const float2 turned = rotated_pair(normed(a, x, 2 * j, mean, r), normed(a, x, 2 * j + 1, mean, r), cosine[j], sine[j]);
     y[j] = turned.x;
@@ -38,13 +38,13 @@ kernel void index_keys(constant IndexKeyArgs& a [[buffer(0)]],
 
   bool sound = true;
   for (u32 k = lane; k < a.dims; k += 32) sound = sound && is_finite(x[k]);
-  if (!sound) mark_damage(a.damage, kDamageIndexer);
+  if (!sound) mark_damage(a.step.damage, kDamageIndexer);
 }
 
 // ---- queries ----------------------------------------------------------------------------------------------------------------
 
 // One simdgroup a row and head. Rows that see at most top_k positions are looked at and left alone.
-kernel void index_queries(constant IndexQueryArgs& a [[buffer(0)]],
+kernel void index_queries(constant IndexArgs& a [[buffer(0)]],
                           uint group [[threadgroup_position_in_grid]],
                           uint lane [[thread_position_in_threadgroup]]) {
   const u32 index = group + a.first_group;  // row in the wave, then head
@@ -52,12 +52,12 @@ kernel void index_queries(constant IndexQueryArgs& a [[buffer(0)]],
   device const float* x = a.queries + (u64(row) * a.heads + head) * a.dims;
   bool sound = is_finite(a.head_weights[u64(row) * a.heads + head]);
   for (u32 k = lane; k < a.dims; k += 32) sound = sound && is_finite(x[k]);
-  if (!sound) mark_damage(a.damage, kDamageIndexer);
-  if (a.rows[row].position < a.top_k) return;
+  if (!sound) mark_damage(a.step.damage, kDamageIndexer);
+  if (a.step.rows[row].position < a.top_k) return;
 
   const u32 half_dims = a.rope / 2;
-  device const float* cosine = a.cosine + u64(row) * half_dims;
-  device const float* sine = a.sine + u64(row) * half_dims;
+  device const float* cosine = a.step.cosine + u64(row) * half_dims;
+  device const float* sine = a.step.sine + u64(row) * half_dims;
   device float* y = a.rotated + u64(index) * a.padded;
   for (u32 j = lane; j < half_dims; j += 32) {
     const float2 turned = rotated_pair(x[2 * j], x[2 * j + 1], cosine[j], sine[j]);
@@ -94,17 +94,17 @@ inline float tree_of(threadgroup const float* lanes, u32 step, u32 count) {
 // A tile of positions of one row, scored by all heads, so that a key is loaded once and no dot leaves the threadgroup. Simdgroup b
 // of kBlocks takes block b of every 32 * kBlocks dimensions, its thread t the positions t and t + 32 of the tile: a simdgroup
 // reads one query block, the same for all its threads. The lanes of a few heads at a time meet in threadgroup memory.
-kernel void index_scores(constant IndexScoreArgs& a [[buffer(0)]],
+kernel void index_scores(constant IndexArgs& a [[buffer(0)]],
                          uint3 group [[threadgroup_position_in_grid]],
                          uint index [[thread_index_in_threadgroup]]) {
   threadgroup float parts[kIndexPartFloats];  // [head][lane][position]
   threadgroup float totals[kIndexTile];       // each belongs to one thread
   const u32 row = a.first_row + group.y;
-  const u32 visible = a.rows[row].position + 1, first = (group.x + a.first_group) * kIndexTile;
+  const u32 visible = a.step.rows[row].position + 1, first = (group.x + a.first_group) * kIndexTile;
   if (visible <= a.top_k || first >= visible) return;
 
   const u32 block = index / 32, at = index % 32, lanes = 2 * kBlocks;
-  device const float* keys = a.rows[row].keys;
+  device const float* keys = a.step.rows[row].keys;
   device const float* key0 = keys + u64(min(first + at, visible - 1)) * a.dims;
   device const float* key1 = keys + u64(min(first + at + 32, visible - 1)) * a.dims;
   const bool vectors = a.dims % 4 == 0 && ((u64)keys & 15) == 0;
@@ -157,6 +157,6 @@ kernel void index_scores(constant IndexScoreArgs& a [[buffer(0)]],
   for (u32 t = index; t < kIndexTile && first + t < visible; t += 32 * kBlocks) {
     const float score = totals[t] * a.head_scale;
     scores[first + t] = score;
-    if (is_nan(score)) mark_damage(a.damage, kDamageIndexer);
+    if (is_nan(score)) mark_damage(a.step.damage, kDamageIndexer);
   }
 }

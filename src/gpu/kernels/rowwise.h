@@ -30,15 +30,6 @@ struct ElementArgs {  // one threadgroup of 256 threads takes 1,024 elements
 };
 COLI_SHARED_STRUCT(ElementArgs, 48);
 
-struct EmbedArgs {  // x: threadgroups of 256 columns, y: rows; function constant 0: the format
-  MatrixArgs w;
-  COLI_IN(i32) ids;
-  COLI_OUT(float) out;
-  u32 first_row;  // of the rows y counts
-  u32 first_group;
-};
-COLI_SHARED_STRUCT(EmbedArgs, 80);
-
 #ifndef __METAL_VERSION__
 }  // namespace colibri::gpu
 #endif

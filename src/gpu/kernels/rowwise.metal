@@ -1,11 +1,8 @@
 #include "gpu/kernels/rowwise.h"
 #include "gpu/kernels/elementary.h"
-#include "gpu/kernels/weights.h"
 
 #pragma METAL fp contract(off)
 using namespace metal;
-
-constant uint kFormat [[function_constant(0)]];
 
 constant constexpr u32 kThreads = 256;
 constant constexpr u32 kElementsPerThread = 4;  // a threadgroup apart, so that neighbouring threads touch neighbouring floats
@@ -45,32 +42,4 @@ kernel void add(constant ElementArgs& a [[buffer(0)]],
     sound = sound && is_finite(sum);
   }
   if (!sound && a.damage) mark_damage(a.damage, a.bit);
-}
-
-kernel void check_finite(constant ElementArgs& a [[buffer(0)]],
-                         uint group [[threadgroup_position_in_grid]],
-                         uint t [[thread_index_in_threadgroup]]) {
-  const ulong first = ulong(group + a.first_group) * (kThreads * kElementsPerThread) + t;
-  bool sound = true;
-  for (u32 j = 0; j < kElementsPerThread; ++j) {
-    const ulong i = first + j * kThreads;
-    if (i < a.n) sound = sound && is_finite(a.a[i]);
-  }
-  if (!sound) mark_damage(a.damage, a.bit);
-}
-
-// Rule C12.
-kernel void embed(constant EmbedArgs& a [[buffer(0)]],
-                  uint3 group [[threadgroup_position_in_grid]],
-                  uint t [[thread_index_in_threadgroup]]) {
-  const u32 k = (group.x + a.first_group) * kThreads + t;
-  const ulong row = a.first_row + group.y;
-  if (k >= a.w.cols) return;
-  const Weights w = weights_of(&a.w);
-  const u32 id = u32(a.ids[row]);
-  float value = 0.0f;
-#define COLI_WEIGHT(F) value = real_weight<F>(w, id, k)
-  COLI_FOR_FORMAT(kFormat, COLI_WEIGHT)
-#undef COLI_WEIGHT
-  a.out[row * a.w.cols + k] = value;
 }

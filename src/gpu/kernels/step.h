@@ -16,14 +16,18 @@ struct RowArgs {
 };
 COLI_SHARED_STRUCT(RowArgs, 32);
 
+// What kernels of a step's rows share.
+struct StepArgs {
+  COLI_IN(RowArgs) rows;
+  COLI_IN(float) cosine;  // [rows][rope / 2]: of each row's position
+  COLI_IN(float) sine;
+  COLI_OUT(u32) damage;
+};
+COLI_SHARED_STRUCT(StepArgs, 32);
+
 // Bits of the damage word of a layer (u32, zero at its start, set by atomic or). The host then computes the layer itself,
 // finds the same number and names the weight that it came from.
-#ifdef __METAL_VERSION__
-constant
-#else
-inline constexpr
-#endif
-    u32 kDamageAttention = 1, kDamageIndexer = 2, kDamageRouter = 4, kDamageFeedForward = 8, kDamageHead = 16;
+enum : u32 { kDamageAttention = 1, kDamageIndexer = 2, kDamageRouter = 4, kDamageFeedForward = 8, kDamageHead = 16 };
 
 #ifndef __METAL_VERSION__
 }  // namespace colibri::gpu

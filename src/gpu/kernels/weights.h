@@ -83,15 +83,6 @@ inline float stored_value(device const uchar* row, uint k) {
   return widen_e4m3(row[k]);
 }
 
-// The real weight of row o and column k: the stored value times its scale, rounded once.
-template <u32 F>
-inline float real_weight(thread const Weights& w, uint o, uint k) {
-  const float value = stored_value<F>(w.data + ulong(o) * w.row_bytes, k);
-  if (!has_scales(F)) return value;
-  const uint span = columns_per_scale<F>(w);
-  return value * scales_of_row<F>(w, o)[span ? k / span : 0];
-}
-
 inline uint word_at(device const uchar* p, bool aligned) {
   return aligned ? *(device const uint*)p : p[0] | uint(p[1]) << 8 | uint(p[2]) << 16 | uint(p[3]) << 24;
 }
