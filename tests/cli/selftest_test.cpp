@@ -23,7 +23,7 @@ TEST(Selftest, EveryBitOfEveryKernelAgrees) {
     ++checks;
     EXPECT_NE(line.find(" values, 0 differing"), std::string::npos) << line;
   }
-  EXPECT_GE(checks, 24) << result.out;
+  EXPECT_GE(checks, 23) << result.out;
   for (const char* part : {"products, int4-grouped", "attention, 2,049 on", "indexer, selection", "router", "routed experts",
                            ": equal", "reading memory", "submit to known end", "result: every bit agrees"})
     EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
