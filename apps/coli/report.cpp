@@ -155,6 +155,9 @@ std::string describe_phases(const GenerateStats& s) {
       share(s.experts.prefill.hits, s.experts.prefill.needed), human_bytes(s.experts.reader.bytes),
       gigabytes_per_second(s.experts.reader), d.unused + s.experts.prefill.unused, per_token.needed, per_token.read,
       human_bytes(static_cast<std::uint64_t>(per_token.bytes)));
+  if (s.experts.most_given_up > 0)
+    text += fmt::format("; memory was short: {} of {} slots given up at most, {} now", s.experts.most_given_up, s.experts.slots,
+                        s.experts.given_up);
   return text;
 }
 
@@ -239,6 +242,9 @@ nlohmann::json to_json(const GenerateStats& s) {
                       {"gb_per_second", gigabytes_per_second(s.experts.reader)},
                       {"answer_bytes_read", s.answer_reads.bytes},
                       {"answer_gb_per_second", gigabytes_per_second(s.answer_reads)}};
+    if (s.experts.most_given_up > 0)
+      out["experts"]["slots_given_up"] = {
+          {"of", s.experts.slots}, {"most", s.experts.most_given_up}, {"now", s.experts.given_up}};
   }
   return out;
 }

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 constexpr std::int64_t kMaxPrefillChunk = 4096;
+constexpr double kMemoryInterval = 1;             // seconds between two looks at the system's memory
 constexpr const char* kEngineName = "colibri";    // in the usage history
 constexpr std::uint64_t kTensorEntryBytes = 256;  // a name, a shape and a range in the index
 
@@ -203,6 +204,9 @@ Result<void> Engine::open_experts(const EngineOptions& options) {
     streaming.policy = options.cache_policy;
     streaming.prefetch = options.prefetch;
     if (usage_) streaming.usage = &*usage_;
+    streaming.budget = memory_.budget;
+    // A GPU uses the arena's pages where they lie, so none of them can go while it does.
+    if (!device_) streaming.memory = options.memory_samples ? options.memory_samples : memory_samples(kMemoryInterval);
     COLIBRI_TRY(experts, StreamingExperts::open(checkpoint_, records, config_.experts_per_token, streaming, team_));
     experts->pin(pins(options));
     streaming_ = experts.get();

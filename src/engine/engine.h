@@ -39,6 +39,8 @@ struct EngineOptions {
   bool prefetch = true;           // read experts that the next layer will probably need
   bool block_waits = false;       // threads block at once instead of spinning briefly (COLI_NO_OMP_TUNE=1); always with a GPU
   GpuChoice gpu = GpuChoice::kOff;
+  // What the system says about memory while experts are streamed (base/memory_sample.h); empty: what it really says
+  MemorySamples memory_samples;
   std::int64_t gpu_tile_from = 0;  // rows from which a GPU's tiled products are used (COLI_METAL_GEMM_MIN); 0: its default
 };
 inline constexpr std::int64_t kDefaultContext = 8192;

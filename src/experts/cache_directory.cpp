@@ -15,6 +15,7 @@ CacheDirectory::CacheDirectory(const CacheShape& shape, std::int64_t slots, std:
       least_(static_cast<std::size_t>(shape.layers)),
       used_(static_cast<std::size_t>(shape.layers)) {
   assert(slots > 0);
+  unused_.reserve(static_cast<std::size_t>(slots));
   for (std::int64_t slot = slots; slot > 0; --slot) free_.push_back(static_cast<std::int32_t>(slot - 1));
 }
 
@@ -27,6 +28,7 @@ std::optional<CacheDirectory::Placement> CacheDirectory::pin(std::int64_t layer,
     free_.pop_back();
     ++used_[static_cast<std::size_t>(layer)];
   }
+  if (!e.pinned) ++pinned_;
   e.pinned = true;
   least_[static_cast<std::size_t>(layer)].known = false;
   return placement;
@@ -100,10 +102,11 @@ const CacheDirectory::Least& CacheDirectory::least_of(std::int64_t layer) {
 CacheDirectory::Victim CacheDirectory::find_victim(std::int64_t for_layer) {
   const auto used = [&](std::int64_t layer) { return used_[static_cast<std::size_t>(layer)]; };
   const bool own_only = options_.layer_limit > 0 && used(for_layer) >= options_.layer_limit;
+  const std::int64_t floor = unused_.empty() ? options_.layer_floor : 0;
   Victim victim;
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     if (own_only && layer != for_layer) continue;
-    if (layer != for_layer && used(layer) <= options_.layer_floor) continue;
+    if (layer != for_layer && used(layer) <= floor) continue;
     const Least& least = least_of(layer);
     if (least.expert == kNone) continue;
     const std::int64_t ahead = layer > layer_ ? layer - layer_ : layer - layer_ + shape_.layers;
@@ -111,6 +114,15 @@ CacheDirectory::Victim CacheDirectory::find_victim(std::int64_t for_layer) {
     if (victim.expert == kNone || value < victim.value) victim = {layer, least.expert, value};
   }
   return victim;
+}
+
+CacheDirectory::Placement CacheDirectory::evict(const Victim& victim) {
+  Entry& old = entry(victim.layer, victim.expert);
+  const Placement placement{old.slot, static_cast<std::int32_t>(shape_.index(victim.layer, victim.expert))};
+  old.slot = kNone;
+  --used_[static_cast<std::size_t>(victim.layer)];
+  least_[static_cast<std::size_t>(victim.layer)].known = false;
+  return placement;
 }
 
 std::optional<CacheDirectory::Placement> CacheDirectory::take_slot(std::int64_t layer, std::int64_t expert, bool predicted) {
@@ -123,11 +135,7 @@ std::optional<CacheDirectory::Placement> CacheDirectory::take_slot(std::int64_t 
     const Victim victim = find_victim(layer);
     if (victim.expert == kNone) return std::nullopt;
     if (predicted && !policy_->admits_prefetch(victim.value)) return std::nullopt;
-    Entry& old = entry(victim.layer, victim.expert);
-    placement = {old.slot, static_cast<std::int32_t>(shape_.index(victim.layer, victim.expert))};
-    old.slot = kNone;
-    --used_[static_cast<std::size_t>(victim.layer)];
-    least_[static_cast<std::size_t>(victim.layer)].known = false;
+    placement = evict(victim);
   }
   ++used_[static_cast<std::size_t>(layer)];
   Entry& e = entry(layer, expert);
@@ -178,10 +186,35 @@ void CacheDirectory::release(std::int64_t layer, std::int64_t expert) {
     least = {true, expert, value};
 }
 
+std::span<const std::int32_t> CacheDirectory::set_usable(std::int64_t slots) {
+  assert(slots >= std::min(shape_.top_k, slots_) && slots <= slots_);
+  for (; usable() < slots; unused_.pop_back()) free_.push_back(unused_.back());
+  const std::size_t before = unused_.size();
+  if (usable() > slots && pinned_ > slots - shape_.top_k) unpin();
+  while (usable() > slots) {
+    if (!free_.empty()) {
+      unused_.push_back(free_.back());
+      free_.pop_back();
+      continue;
+    }
+    const Victim victim = find_victim(layer_);
+    if (victim.expert == kNone) break;
+    unused_.push_back(evict(victim).slot);
+  }
+  return std::span(unused_).subspan(before);
+}
+
+void CacheDirectory::unpin() {
+  for (Entry& e : entries_) e.pinned = false;
+  for (Least& least : least_) least.known = false;
+  pinned_ = 0;
+}
+
 void CacheDirectory::drop(std::int64_t layer, std::int64_t expert) {
   Entry& e = entry(layer, expert);
   assert(e.slot != kNone);
   if (e.placed) --placed_;
+  if (e.pinned) --pinned_;
   std::erase(predicted_, shape_.index(layer, expert));
   free_.push_back(e.slot);
   e = {};

@@ -19,7 +19,7 @@
 namespace colibri {
 
 struct CacheOptions {
-  // Every layer keeps at least this many slots once it has filled them.
+  // Every layer keeps at least this many slots once it has filled them, while all slots are usable.
   std::int64_t layer_floor = 0;
   // No layer may have more than this many slots; 0: no limit.
   std::int64_t layer_limit = 0;
@@ -63,6 +63,10 @@ class CacheDirectory {
   // Holds count: a request and a read in flight may both hold an expert.
   void hold(std::int64_t layer, std::int64_t expert);
   void release(std::int64_t layer, std::int64_t expert);
+  // Between requests: how many slots may be used, from top_k to slots(). The experts of least worth leave the others; pins end
+  // when too little is left beside them. What is held stays where it is, so more may be in use than asked for: ask again.
+  // Returns the slots that are used no more since this call; valid until the next one.
+  std::span<const std::int32_t> set_usable(std::int64_t slots);
   // Forgets a resident expert whose read failed: all holds end, the slot is free.
   void drop(std::int64_t layer, std::int64_t expert);
 
@@ -70,7 +74,8 @@ class CacheDirectory {
   bool held(std::int64_t layer, std::int64_t expert) const { return entry(layer, expert).holds > 0; }
   bool pinned(std::int64_t layer, std::int64_t expert) const { return entry(layer, expert).pinned; }
   std::int64_t slots() const { return slots_; }
-  std::int64_t resident() const { return slots_ - static_cast<std::int64_t>(free_.size()); }
+  std::int64_t usable() const { return slots_ - static_cast<std::int64_t>(unused_.size()); }
+  std::int64_t resident() const { return usable() - static_cast<std::int64_t>(free_.size()); }
   const CacheShape& shape() const { return shape_; }
   const CacheCounts& counts(StepPhase phase) const { return counts_[static_cast<std::size_t>(phase)]; }
 
@@ -96,10 +101,12 @@ class CacheDirectory {
   Entry& entry(std::int64_t layer, std::int64_t expert) { return entries_[shape_.index(layer, expert)]; }
   const Entry& entry(std::int64_t layer, std::int64_t expert) const { return entries_[shape_.index(layer, expert)]; }
   // Slots that a prefill's misses, or predictions, may hold at once.
-  std::int64_t window() const { return std::max(shape_.top_k, slots_ / 8); }
+  std::int64_t window() const { return std::max(shape_.top_k, usable() / 8); }
   const Least& least_of(std::int64_t layer);
   Victim find_victim(std::int64_t for_layer);
   std::optional<Placement> take_slot(std::int64_t layer, std::int64_t expert, bool predicted);
+  Placement evict(const Victim& victim);
+  void unpin();
   void end_predictions(std::int64_t layer);
 
   CacheShape shape_;
@@ -107,12 +114,14 @@ class CacheDirectory {
   std::unique_ptr<CachePolicy> policy_;
   CacheOptions options_;
   std::vector<Entry> entries_;
-  std::vector<std::int32_t> free_;  // slots, the next one last
-  std::vector<Least> least_;        // per layer
-  std::vector<std::int64_t> used_;  // per layer: resident experts
+  std::vector<std::int32_t> free_;    // slots, the next one last
+  std::vector<std::int32_t> unused_;  // slots given up, the last one last
+  std::vector<Least> least_;          // per layer
+  std::vector<std::int64_t> used_;    // per layer: resident experts
   std::vector<std::size_t> predicted_;
   std::int64_t layer_ = 0;  // of the current request
   StepPhase phase_ = StepPhase::kDecode;
+  std::int64_t pinned_ = 0;
   std::int64_t placed_ = 0;  // placed by requests of this step and still held
   CacheCounts counts_[2];
 };

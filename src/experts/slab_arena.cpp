@@ -1,6 +1,7 @@
 #include "experts/slab_arena.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cassert>
@@ -95,6 +96,20 @@ Result<SlabArena> SlabArena::allocate(const SlabPlan& plan, ThreadTeam* touch) {
 std::byte* SlabArena::slot(std::uint64_t index) const {
   assert(index < plan_.slots);
   return slabs_[index / plan_.slots_per_slab].data() + index % plan_.slots_per_slab * plan_.slot_bytes;
+}
+
+void SlabArena::give_back(std::uint64_t index) const {
+  static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<std::uintptr_t>(slot(index));
+  const std::uintptr_t begin = (first + page - 1) / page * page, end = (first + plan_.slot_bytes) / page * page;
+  if (begin >= end) return;
+  auto* const pages = reinterpret_cast<void*>(begin);
+#if defined(__APPLE__)
+  // New empty pages in place of the old ones. madvise(MADV_FREE_REUSABLE) would leave what the compressor holds of them.
+  ::mmap(pages, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+#else
+  ::madvise(pages, end - begin, MADV_DONTNEED);
+#endif
 }
 
 std::vector<std::span<std::byte>> SlabArena::slabs() const {

@@ -41,6 +41,10 @@ class SlabArena {
   std::uint64_t slot_bytes() const { return plan_.slot_bytes; }
   std::byte* slot(std::uint64_t index) const;
 
+  // Returns a slot's whole pages to the system. The slot may be written again at any time, which takes new pages; what it held is
+  // gone. Not for memory that a device uses.
+  void give_back(std::uint64_t index) const;
+
   // The slabs, for registration with a device.
   std::vector<std::span<std::byte>> slabs() const;
 

@@ -21,6 +21,8 @@ StreamingExperts::StreamingExperts(std::vector<std::vector<ReadPlan>> plans, Cac
       options_(std::move(options)) {
   for (const auto& layer : plans_)
     for (const ReadPlan& p : layer) expert_bytes_ = std::max(expert_bytes_, p.read_bytes());
+  if (options_.memory)
+    governor_.emplace(ArenaLimits{directory_.slots(), directory_.shape().top_k, arena_.slot_bytes(), options_.budget});
 }
 
 Result<std::unique_ptr<StreamingExperts>> StreamingExperts::open(const Checkpoint& checkpoint,
@@ -62,6 +64,14 @@ void StreamingExperts::begin_step(StepPhase phase, std::int64_t rows) {
   predicted_.clear();
   ++steps_[static_cast<std::size_t>(phase)];
   directory_.begin_step(phase, rows);
+  if (governor_) follow_memory();
+}
+
+void StreamingExperts::follow_memory() {
+  if (const auto sample = options_.memory()) governor_->update(*sample);
+  if (directory_.usable() == governor_->slots()) return;
+  for (const std::int32_t slot : directory_.set_usable(governor_->slots())) arena_.give_back(static_cast<std::uint64_t>(slot));
+  most_given_up_ = std::max(most_given_up_, directory_.slots() - directory_.usable());
 }
 
 void StreamingExperts::start_read(std::int64_t layer, std::int32_t expert, std::int32_t slot, ReadPriority priority) {
@@ -245,7 +255,10 @@ StreamingStats StreamingExperts::stats() const {
           reader_->stats(),
           steps_[static_cast<std::size_t>(StepPhase::kPrefill)],
           steps_[static_cast<std::size_t>(StepPhase::kDecode)],
-          expert_bytes_};
+          expert_bytes_,
+          directory_.slots(),
+          directory_.slots() - directory_.usable(),
+          most_given_up_};
 }
 
 }  // namespace colibri

@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/memory_sample.h"
+#include "experts/arena_governor.h"
 #include "experts/cache_directory.h"
 #include "experts/expert_source.h"
 #include "experts/record_reader.h"
@@ -22,6 +24,9 @@ struct StreamingOptions {
   bool prefetch = true;            // read what the next layer will probably need
   UsageHistory* usage = nullptr;   // counts what is requested; must outlive the source
   FileOps* file_ops = nullptr;     // for tests
+  // Asked before every step. Slots are given up and taken back as ArenaGovernor decides for this budget; empty: all are used.
+  MemorySamples memory;
+  std::uint64_t budget = 0;  // of the process, in bytes
 };
 
 struct StreamingStats {
@@ -29,6 +34,8 @@ struct StreamingStats {
   ReaderStats reader;
   std::uint64_t steps_prefill = 0, steps_decode = 0;
   std::uint64_t expert_bytes = 0;  // one expert's, on disk
+  // Of `slots`: not used because memory was short; now, and at most at one time since the source was opened.
+  std::int64_t slots = 0, given_up = 0, most_given_up = 0;
 
   StreamingStats since(const StreamingStats& before) const;
 };
@@ -75,6 +82,7 @@ class StreamingExperts final : public ExpertSource {
 
   StreamingExperts(std::vector<std::vector<ReadPlan>> plans, CacheDirectory directory, SlabArena arena,
                    std::unique_ptr<RecordReader> reader, StreamingOptions options);
+  void follow_memory();
   void start_read(std::int64_t layer, std::int32_t expert, std::int32_t slot, ReadPriority priority);
   Read* reading(std::int64_t layer, std::int32_t expert);
   void place_missing();
@@ -104,6 +112,8 @@ class StreamingExperts final : public ExpertSource {
   std::int64_t predicted_layer_ = 0;
   std::vector<std::int32_t> predicted_;  // not placed so far, the most likely first
   std::uint64_t steps_[2] = {};
+  std::optional<ArenaGovernor> governor_;  // while memory is watched
+  std::int64_t most_given_up_ = 0;
 };
 
 }  // namespace colibri

@@ -91,6 +91,23 @@ TEST_F(Budget, PeakMemoryStaysWithinIt) {
   }
 }
 
+#if defined(MORE_MEMORY_LIBRARY)
+// A process that takes more than was planned gives slots up until it takes what it may. The text stays the same.
+TEST_F(Budget, SlotsAreGivenUpForWhatWasNotPlanned) {
+  const json tight = json_of(run_tight("on"));
+  EXPECT_FALSE(tight["experts"].contains("slots_given_up")) << "memory is not short";
+  constexpr std::uint64_t kMore = 180000000;
+  const json more =
+      json_of(run_tight("on", {.environment = {{"LD_PRELOAD", MORE_MEMORY_LIBRARY}, {"MORE_MEMORY", std::to_string(kMore)}}}));
+  EXPECT_EQ(more["logits_hash"], tight["logits_hash"]);
+  EXPECT_EQ(more["memory_budget_bytes"], kBudget);
+  ASSERT_GT(more["peak_memory_bytes"], kBudgetAndMargin) << "the test did not exceed the budget";
+  const json& given_up = more["experts"]["slots_given_up"];
+  EXPECT_GT(given_up["most"], 8);
+  EXPECT_LT(given_up["most"], given_up["of"]) << "no more than it takes";
+}
+#endif
+
 #if defined(__linux__)
 // A control group of the budget's size is enough, although what is read through the page cache presses against its limit,
 // and what the kernel counts in a group without a limit is not more.

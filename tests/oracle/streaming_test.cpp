@@ -95,6 +95,41 @@ TEST(Streaming, OracleCasesPassWithHalfOfTheExperts) {
   }
 }
 
+// Memory gets short in the middle of a run, down to the smallest arena, and is there again: the same bits.
+TEST(Streaming, SameBitsWhileSlotsComeAndGo) {
+  const fs::path dir = kRoot / "models/demo";
+  const std::vector<std::int32_t> prompt = prompt_of(dir, "ids.long", 40);
+  constexpr std::int64_t kTokens = 30, kSlots = 48, kLeast = 3;
+  auto resident = Engine::open(options_for(dir));
+  ASSERT_TRUE(resident) << resident.error().message;
+  const Outcome reference = run(**resident, prompt, kTokens);
+
+  for (const char* policy : {"default", "lru"}) {
+    for (const bool prefetch : {true, false}) {
+      EngineOptions options = options_for(dir);
+      options.expert_slots = kSlots;
+      options.cache_policy = policy;
+      options.prefetch = prefetch;
+      options.prefill_chunk = 8;
+      // A sample a step, ten seconds apart; steps 3 to 24 under pressure, in the prompt and in the answer.
+      options.memory_samples = [step = 0]() mutable -> std::optional<MemorySample> {
+        MemorySample sample;
+        sample.seconds = 10.0 * ++step;
+        sample.pressure = step >= 3 && step <= 24 ? MemoryPressure::kCritical : MemoryPressure::kNormal;
+        return sample;
+      };
+      auto engine = Engine::open(options);
+      ASSERT_TRUE(engine) << engine.error().message;
+      EXPECT_EQ(run(**engine, prompt, kTokens), reference) << policy << ", prefetch " << prefetch;
+      const StreamingStats stats = (*engine)->streaming()->stats();
+      EXPECT_EQ(stats.slots, kSlots);
+      EXPECT_EQ(stats.most_given_up, kSlots - kLeast);
+      EXPECT_GT(stats.given_up, 0);
+      EXPECT_LT(stats.given_up, kSlots / 2) << "they come back";
+    }
+  }
+}
+
 // A prompt whose layers need more experts than there are slots runs in waves and reads each needed expert once per chunk.
 TEST(Streaming, PrefillReadsEachNeededExpertOncePerChunk) {
   const fs::path dir = kRoot / "models/demo";

@@ -28,6 +28,19 @@ class Shadow {
     --holds_[{layer, expert}];
   }
   void pin(std::int64_t layer, std::int32_t expert) { pinned_.insert({layer, expert}); }
+  // To be called when nothing is in use.
+  void set_usable(std::int64_t slots) {
+    for (const std::int32_t slot : directory_.set_usable(slots)) {
+      if (const auto it = in_slot_.find(slot); it != in_slot_.end()) {
+        EXPECT_EQ(directory_.slot(it->second.first, it->second.second), CacheDirectory::kNone);
+        in_slot_.erase(it);
+      }
+    }
+    EXPECT_EQ(directory_.usable(), slots);
+    const auto pins = static_cast<std::int64_t>(pinned_.size());
+    std::erase_if(pinned_, [&](const auto& p) { return !directory_.pinned(p.first, p.second); });
+    EXPECT_EQ(pinned_.empty(), pins == 0 || pins > slots - directory_.shape().top_k) << "pins end when they are in the way";
+  }
   void placed(std::int64_t layer, std::int32_t expert, const CacheDirectory::Placement& placement) {
     ASSERT_GE(placement.slot, 0);
     ASSERT_LT(placement.slot, directory_.slots());
@@ -79,6 +92,9 @@ TEST_P(Policies, NeverEvictWhatIsHeldOrPinnedAndNeverExceedTheSlots) {
     std::vector<std::int32_t> found;
     for (const TraceStep& step : trace.steps) {
       directory.begin_step(step.phase, step.rows);
+      if (seed % 2 == 0 && random() % 4 == 0)  // slots come and go
+        shadow.set_usable(shape.top_k +
+                          static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(slots - shape.top_k + 1)));
       std::vector<std::int32_t> guesses;  // held for the layer to come
       for (std::size_t a = 0; a < step.accesses.size(); ++a) {
         const LayerAccess& access = step.accesses[a];
@@ -115,7 +131,7 @@ TEST_P(Policies, NeverEvictWhatIsHeldOrPinnedAndNeverExceedTheSlots) {
               EXPECT_TRUE(directory.held(step.accesses[a + 1].layer, id));
             }
         for (const std::int32_t id : held) shadow.release(access.layer, id);
-        EXPECT_LE(directory.resident(), slots);
+        EXPECT_LE(directory.resident(), directory.usable());
         EXPECT_EQ(static_cast<std::size_t>(directory.resident()), shadow.resident());
       }
     }
@@ -254,6 +270,39 @@ TEST(CacheDirectory, PinsLeaveRoomForARow) {
   const auto again = directory.pin(0, 0);
   ASSERT_TRUE(again);
   EXPECT_EQ(again->slot, CacheDirectory::kNone) << "nothing to read";
+}
+
+TEST(CacheDirectory, TheLeastWorthLeaveTheSlotsThatGoAndWhatIsInUseStays) {
+  const CacheShape shape{1, 10, 2};
+  CacheDirectory directory(shape, 6, policy("lru", shape));
+  std::vector<std::int32_t> slots;
+  const std::vector<std::int32_t> one_row = {1, 1};
+  for (const std::vector<std::int32_t>& ids : {std::vector{0, 1}, {2, 3}, {4, 5}}) {
+    directory.begin_step(StepPhase::kDecode, 1);
+    directory.request(0, ids, one_row, slots);
+    for (const std::int32_t id : ids) ASSERT_TRUE(directory.place(0, id));
+    for (const std::int32_t id : ids) directory.release(0, id);
+  }
+  directory.hold(0, 0);  // as a read in flight does
+  const std::int32_t second = directory.slot(0, 1), third = directory.slot(0, 2);
+  const auto gone = directory.set_usable(4);
+  EXPECT_EQ(std::set(gone.begin(), gone.end()), std::set({second, third}));
+  EXPECT_EQ(directory.usable(), 4);
+  for (const std::int64_t expert : {0, 3, 4, 5}) EXPECT_NE(directory.slot(0, expert), CacheDirectory::kNone) << expert;
+
+  directory.hold(0, 4);
+  directory.hold(0, 5);
+  EXPECT_EQ(directory.set_usable(2).size(), 1u);
+  EXPECT_EQ(directory.usable(), 3) << "three are in use";
+  directory.release(0, 0);
+  EXPECT_EQ(directory.set_usable(2).size(), 1u);
+  EXPECT_EQ(directory.slot(0, 0), CacheDirectory::kNone);
+
+  EXPECT_TRUE(directory.set_usable(6).empty());
+  EXPECT_EQ(directory.resident(), 2);
+  directory.begin_step(StepPhase::kDecode, 1);
+  directory.request(0, std::vector{6, 7}, one_row, slots);
+  for (const std::int32_t id : {6, 7}) EXPECT_EQ(directory.place(0, id).value().evicted, CacheDirectory::kNone);
 }
 
 TEST(CacheDirectory, LayerLimitsAndFloorsHold) {

@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 
+#include "base/memory_sample.h"
 #include "experts/slab_arena.h"
 #include "experts_io_support.h"
 #include "format/config.h"
@@ -86,6 +87,29 @@ TEST(SlabArena, SlotsAreDisjointAlignedAndWritable) {
   for (std::uint64_t i = 0; i < moved.slots(); ++i) {
     EXPECT_EQ(moved.slot(i)[0], static_cast<std::byte>(i + 1));
     EXPECT_EQ(moved.slot(i)[moved.slot_bytes() - 1], static_cast<std::byte>(i + 1));
+  }
+}
+
+// Whole pages inside the slot are gone, and come back empty; the neighbours keep every byte.
+TEST(SlabArena, ASlotGivenBackTakesNoMemoryAndNothingFromItsNeighbours) {
+  constexpr std::uint64_t kSlot = (std::uint64_t{8} << 20) + 64;
+  const auto plan = plan_slabs(11 * kSlot, kSlot, 10, ~std::uint64_t{0});
+  ASSERT_TRUE(plan);
+  auto arena = SlabArena::allocate(*plan, nullptr);
+  ASSERT_TRUE(arena) << arena.error().message;
+  ASSERT_EQ(arena->slots(), 10u);
+  for (std::uint64_t i = 0; i < 10; ++i) std::memset(arena->slot(i), static_cast<int>(i + 1), kSlot);
+  const std::uint64_t before = sample_memory().value().footprint;
+  for (std::uint64_t i = 1; i < 9; ++i) arena->give_back(i);
+  EXPECT_LE(sample_memory().value().footprint + 7 * kSlot, before);
+  for (const std::uint64_t i : {std::uint64_t{0}, std::uint64_t{9}}) {
+    const std::vector<std::byte> whole(kSlot, static_cast<std::byte>(i + 1));
+    EXPECT_EQ(std::memcmp(arena->slot(i), whole.data(), kSlot), 0) << i;
+  }
+  for (std::uint64_t i = 1; i < 9; ++i) {
+    EXPECT_EQ(arena->slot(i)[kSlot / 2], std::byte{0});
+    std::memset(arena->slot(i), 7, kSlot);
+    EXPECT_EQ(arena->slot(i)[kSlot / 2], std::byte{7});
   }
 }
 
