@@ -3,7 +3,8 @@
 # and buffered, alternating, the median of five rounds of two seconds each. Prints GB/s and the ratio (aim: at least 0.9).
 #   bench/io_fio.sh [GIB]     size of the scratch file in the build folder (default 4); it is deleted afterwards
 # Needs fio, which scripts/setup.sh does not install (Debian: apt-get install fio; Homebrew: brew install fio).
-# The reader reads whole records (21.2 MB) in random order, fio blocks in random order.
+# The reader reads whole records (21.2 MB) in random order, fio blocks in random order. fio's threads share the file out among
+# them: each would else choose from all of it, and what another one read before comes from the page cache.
 set -eu
 cd "$(dirname "$0")/.."
 command -v fio >/dev/null 2>&1 || { echo "io_fio: fio is not installed; it is the package fio of Debian and of Homebrew" >&2; exit 1; }
@@ -24,8 +25,10 @@ export GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 fio_speed() {  # engine direct depth block
   jobs=1 depth=$3
   if [ "$1" = psync ]; then jobs=$3 depth=1; fi
+  part=$((gib * 1024 / jobs))m
   # Buffered: --invalidate drops the file's pages before each run.
   fio --name=read --filename=$file --rw=randread --bs="$4" --direct="$2" --ioengine="$1" --iodepth="$depth" --numjobs="$jobs" \
+    --size=$part --offset_increment=$part \
     --iomem_align=2m --thread --group_reporting --time_based --runtime=$seconds --invalidate=1 --randrepeat=0 --output-format=terse --terse-version=3 |
     awk -F';' '{ printf "%.4f\n", $7 * 1024 / 1e9 }'
 }
