@@ -36,7 +36,8 @@ TEST(RegionTable, RefusesWhatADeviceCannotUse) {
   EXPECT_FALSE(table.check(at(20 * kPage + 64), kPage, kLongest));
   EXPECT_FALSE(table.check(at(20 * kPage), kPage + 64, kLongest));
   EXPECT_FALSE(table.check(at(20 * kPage), kLongest + kPage, kLongest));
-  for (const std::uint64_t first : {9u, 10u, 11u, 13u}) EXPECT_FALSE(table.check(at(first * kPage), 2 * kPage, kLongest)) << first;
+  for (const std::uint64_t first : {9u, 10u, 11u, 13u})
+    EXPECT_FALSE(table.check(at(first * kPage), 2 * kPage, kLongest)) << first;
 }
 
 TEST(KernelFiles, AreWholeTexts) {
