@@ -239,22 +239,17 @@ int bench(BenchFlags flags) {
 
 }  // namespace
 
-Action declare_bench(CLI::App& app) {
+Action declare_bench(CommandLine& line) {
   auto flags = std::make_shared<BenchFlags>();
-  flags->engine.declare(app);
-  app.add_option("--prompt", flags->prompts, "Prompt sizes in tokens")
-      ->delimiter(',')
-      ->check(whole(1, 1 << 30))
-      ->capture_default_str();
-  app.add_option("--depth", flags->depths, "Positions at which generation starts")
-      ->delimiter(',')
-      ->check(whole(1, 1 << 30))
-      ->capture_default_str();
-  app.add_option("--tokens", flags->tokens, "Tokens to generate at each depth")->check(whole(1, 1 << 20))->capture_default_str();
-  app.add_option("--repeat", flags->repeat, "Runs of each size; the fastest counts")
-      ->check(whole(1, 1000))
-      ->capture_default_str();
-  app.add_flag("--json", flags->json, "One JSON object instead of text");
+  flags->engine.declare(line);
+  line.option("--prompt", flags->prompts, "Prompt sizes in tokens").comma_separated().whole(1, 1 << 30).shows_default();
+  line.option("--depth", flags->depths, "Positions at which generation starts")
+      .comma_separated()
+      .whole(1, 1 << 30)
+      .shows_default();
+  line.option("--tokens", flags->tokens, "Tokens to generate at each depth").whole(1, 1 << 20).shows_default();
+  line.option("--repeat", flags->repeat, "Runs of each size; the fastest counts").whole(1, 1000).shows_default();
+  line.flag("--json", flags->json, "One JSON object instead of text");
   return [flags] { return bench(*flags); };
 }
 

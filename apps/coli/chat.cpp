@@ -249,16 +249,14 @@ int chat(const ChatFlags& flags) {
 
 }  // namespace
 
-Action declare_chat(CLI::App& app) {
+Action declare_chat(CommandLine& line) {
   auto flags = std::make_shared<ChatFlags>();
-  flags->engine.declare(app);
-  flags->sampling.declare(app);
-  app.add_option("--system", flags->system, "System message that opens the conversation");
-  app.add_flag("--think", flags->think, "Let the model think before it answers");
-  app.add_option("-n,--max-tokens", flags->max_tokens, "Longest answer in tokens")
-      ->check(whole(1, 1 << 30))
-      ->capture_default_str();
-  app.footer(std::string("In the conversation:\n") + kHelp);
+  flags->engine.declare(line);
+  flags->sampling.declare(line);
+  line.option("--system", flags->system, "System message that opens the conversation");
+  line.flag("--think", flags->think, "Let the model think before it answers");
+  line.option("-n,--max-tokens", flags->max_tokens, "Longest answer in tokens").whole(1, 1 << 30).shows_default();
+  line.footer(std::string("In the conversation:\n") + kHelp);
   return [flags] { return chat(*flags); };
 }
 

@@ -1,9 +1,10 @@
-// The subcommands. Each file of this folder declares its options on a CLI11 app and returns what to do once they are
+// The subcommands. Each file of this folder declares its options and returns what to do once they are
 // parsed; main.cpp only dispatches.
 #pragma once
 
-#include <CLI/App.hpp>
 #include <functional>
+
+#include "command_line.h"
 
 namespace colibri {
 
@@ -15,16 +16,16 @@ inline constexpr int kExitInterrupted = 130;  // as a shell reports a process th
 
 using Action = std::function<int()>;
 
-Action declare_run(CLI::App& app);
-Action declare_chat(CLI::App& app);
-Action declare_info(CLI::App& app);
-Action declare_oracle(CLI::App& app);
-Action declare_plan(CLI::App& app);
-Action declare_bench(CLI::App& app);
-Action declare_convert(CLI::App& app);
-Action declare_verify(CLI::App& app);
-Action declare_synth(CLI::App& app);
-Action declare_replay(CLI::App& app);
-Action declare_selftest(CLI::App& app);
+Action declare_run(CommandLine& line);
+Action declare_chat(CommandLine& line);
+Action declare_info(CommandLine& line);
+Action declare_oracle(CommandLine& line);
+Action declare_plan(CommandLine& line);
+Action declare_bench(CommandLine& line);
+Action declare_convert(CommandLine& line);
+Action declare_verify(CommandLine& line);
+Action declare_synth(CommandLine& line);
+Action declare_replay(CommandLine& line);
+Action declare_selftest(CommandLine& line);
 
 }  // namespace colibri

@@ -101,22 +101,21 @@ int convert(const ConvertFlags& flags) {
 
 }  // namespace
 
-Action declare_convert(CLI::App& app) {
+Action declare_convert(CommandLine& line) {
   auto flags = std::make_shared<ConvertFlags>();
-  app.add_option("SRC", flags->source, "Model directory: Hugging Face safetensors or a colibri container")->required();
-  app.add_option("DST", flags->destination, "New directory; an interrupted conversion there is continued")->required();
+  line.option("SRC", flags->source, "Model directory: Hugging Face safetensors or a colibri container").required();
+  line.option("DST", flags->destination, "New directory; an interrupted conversion there is continued").required();
   const std::string formats = ": int8, int4, int4-g64, int3-g64, int2, bf16 or f32";
-  app.add_option("--experts", flags->experts, "Routed experts" + formats + "; default int4-g64, integers stay");
-  app.add_option("--mtp-experts", flags->mtp_experts, "Routed experts of the MTP layer; default int8, integers stay");
-  app.add_option("--dense", flags->dense, "Attention, dense MLP and shared experts; default int8, integers stay");
-  app.add_option("--io", flags->io, "Embedding and head; default int8, integers stay");
-  app.add_flag("--pack", flags->pack, "Keep all weights as they are, only lay them out anew");
-  app.add_option("--layout", flags->layout, "packed (one record per expert) or plain (one tensor per matrix)")
-      ->capture_default_str();
-  app.add_flag("--no-mtp", flags->no_mtp, "Leave the MTP layer out");
-  app.add_option("--shard-gb", flags->shard_gb, "Largest file, GB")->check(between(0.001, 1000))->capture_default_str();
-  app.add_option("--threads", flags->threads, "Threads; 0 for every CPU this process may use")->check(between(0, 256));
-  app.add_flag("--json", flags->json, "One JSON object instead of text");
+  line.option("--experts", flags->experts, "Routed experts" + formats + "; default int4-g64, integers stay");
+  line.option("--mtp-experts", flags->mtp_experts, "Routed experts of the MTP layer; default int8, integers stay");
+  line.option("--dense", flags->dense, "Attention, dense MLP and shared experts; default int8, integers stay");
+  line.option("--io", flags->io, "Embedding and head; default int8, integers stay");
+  line.flag("--pack", flags->pack, "Keep all weights as they are, only lay them out anew");
+  line.option("--layout", flags->layout, "packed (one record per expert) or plain (one tensor per matrix)").shows_default();
+  line.flag("--no-mtp", flags->no_mtp, "Leave the MTP layer out");
+  line.option("--shard-gb", flags->shard_gb, "Largest file, GB").between(0.001, 1000).shows_default();
+  line.option("--threads", flags->threads, "Threads; 0 for every CPU this process may use").between(0, 256);
+  line.flag("--json", flags->json, "One JSON object instead of text");
   return [flags] { return convert(*flags); };
 }
 

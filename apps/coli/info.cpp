@@ -135,10 +135,10 @@ int info(const InfoFlags& flags) {
 
 }  // namespace
 
-Action declare_info(CLI::App& app) {
+Action declare_info(CommandLine& line) {
   auto flags = std::make_shared<InfoFlags>();
-  app.add_option("DIR,-m,--model", flags->dir, "Model directory; default: the demo model")->envname("COLI_MODEL");
-  app.add_flag("--json", flags->json, "One JSON object instead of text");
+  line.option("DIR,-m,--model", flags->dir, "Model directory; default: the demo model").from_environment("COLI_MODEL");
+  line.flag("--json", flags->json, "One JSON object instead of text");
   return [flags] { return info(*flags); };
 }
 

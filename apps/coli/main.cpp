@@ -1,6 +1,7 @@
 // coli: dispatches to the subcommands, one file each.
 #include <fcntl.h>
 
+#include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <cerrno>
@@ -19,7 +20,7 @@ namespace {
 struct Subcommand {
   const char* name;
   const char* summary;
-  Action (*declare)(CLI::App&);
+  Action (*declare)(CommandLine&);
 };
 
 constexpr Subcommand kSubcommands[] = {
@@ -74,7 +75,8 @@ int run_main(int argc, char** argv) {
   std::map<const CLI::App*, Action> actions;
   for (const Subcommand& command : kSubcommands) {
     CLI::App* sub = app.add_subcommand(command.name, command.summary);
-    actions[sub] = command.declare(*sub);
+    CommandLine line(*sub);
+    actions[sub] = command.declare(line);
   }
 
   try {

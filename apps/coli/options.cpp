@@ -1,6 +1,5 @@
 #include "options.h"
 
-#include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <optional>
@@ -21,68 +20,35 @@ bool environment_off(const char* name) {
   return value != nullptr && std::string_view(value) == "0";
 }
 
-CLI::Validator between(double low, double high) {
-  return CLI::Validator(
-      [low, high](std::string& text) -> std::string {
-        double value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return {};
-        return fmt::format("'{}' is not a number from {} to {}", text, low, high);
-      },
-      fmt::format("[{} - {}]", low, high));
-}
-
-namespace {
-
-// nullopt for anything but digits without a leading zero, and for what 64 bits do not hold.
-std::optional<std::uint64_t> parse_whole(std::string_view text) {
-  std::uint64_t value = 0;
-  if (text.size() > 1 && text[0] == '0') return std::nullopt;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-}  // namespace
-
-CLI::Validator whole(std::uint64_t low, std::uint64_t high) {
-  return CLI::Validator(
-      [low, high](std::string& text) -> std::string {
-        if (const auto value = parse_whole(text); value && *value >= low && *value <= high) return {};
-        return fmt::format("'{}' is not a whole number from {} to {} in plain decimal", text, low, high);
-      },
-      fmt::format("[{} - {}]", low, high));
-}
-
-void EngineFlags::declare(CLI::App& app, bool model_flag) {
-  if (model_flag) app.add_option("-m,--model", model, "Model directory; default: the demo model")->envname("COLI_MODEL");
-  app.add_option("--threads", threads, "Threads; 0 for every CPU this process may use")->check(whole(0, 256));
-  app.add_option("--ctx", context, "Longest conversation in tokens; 0 for the model's limit, at most 8192")
-      ->check(whole(0, 1 << 30));
-  app.add_option("--prefill-chunk", prefill_chunk,
-                 fmt::format("Prompt tokens computed together; default: {}. Never changes the result", kDefaultPrefillChunk))
-      ->check(whole(0, 4096));
-  app.add_option("--ram", ram_gb,
-                 "Memory budget in GB; experts beyond it are read from disk as needed. 0: what the machine can spare")
-      ->check(between(0, 1e6));
-  app.add_option("--cache-experts", cache_experts, "Hold at most this many experts in memory; 0: as many as the budget allows")
-      ->check(whole(0, 1 << 30));
-  app.add_option("--cache-policy", cache_policy, "Which experts stay in memory: default, lru, lfu ... Never changes the result");
-  app.add_flag("--no-prefetch", no_prefetch, "Do not read ahead what the next layer will probably need");
-  app.add_flag("--verify", verify, "Compare the checksum of every expert that is read (packed models, see coli convert --pack)");
-  app.add_flag("--stand-in-experts", stand_in_experts,
-               "Measure computing alone: experts in memory stand in for all, nothing is read, the text is wrong");
-  app.add_option("--direct", direct,
-                 "Read experts past the page cache: on, off, or auto, what a short measurement of the disk finds faster")
-      ->check(CLI::IsMember({"auto", "on", "off"}))
-      ->capture_default_str();
-  app.add_option(
-         "--gpu", gpu,
-         "metal, auto (a real GPU where there is one) or off, the default unless COLI_METAL=1. Elsewhere than on a Mac, metal "
-         "is a software device for tests. Never changes the result")
-      ->check(CLI::IsMember({"metal", "auto", "off"}));
-  app.add_flag("--no-usage", no_usage,
-               "Neither read nor keep the history of used experts (.coli_usage), which pins the hottest in memory");
-  app.add_option("--isa", isa, "Instruction set: scalar, avx2, avx512 or neon; default: the best here. Never changes the result");
+void EngineFlags::declare(CommandLine& line, bool model_flag) {
+  if (model_flag) line.option("-m,--model", model, "Model directory; default: the demo model").from_environment("COLI_MODEL");
+  line.option("--threads", threads, "Threads; 0 for every CPU this process may use").whole(0, 256);
+  line.option("--ctx", context, "Longest conversation in tokens; 0 for the model's limit, at most 8192").whole(0, 1 << 30);
+  line.option("--prefill-chunk", prefill_chunk,
+              fmt::format("Prompt tokens computed together; default: {}. Never changes the result", kDefaultPrefillChunk))
+      .whole(0, 4096);
+  line.option("--ram", ram_gb,
+              "Memory budget in GB; experts beyond it are read from disk as needed. 0: what the machine can spare")
+      .between(0, 1e6);
+  line.option("--cache-experts", cache_experts, "Hold at most this many experts in memory; 0: as many as the budget allows")
+      .whole(0, 1 << 30);
+  line.option("--cache-policy", cache_policy, "Which experts stay in memory: default, lru, lfu ... Never changes the result");
+  line.flag("--no-prefetch", no_prefetch, "Do not read ahead what the next layer will probably need");
+  line.flag("--verify", verify, "Compare the checksum of every expert that is read (packed models, see coli convert --pack)");
+  line.flag("--stand-in-experts", stand_in_experts,
+            "Measure computing alone: experts in memory stand in for all, nothing is read, the text is wrong");
+  line.option("--direct", direct,
+              "Read experts past the page cache: on, off, or auto, what a short measurement of the disk finds faster")
+      .one_of({"auto", "on", "off"})
+      .shows_default();
+  line.option(
+          "--gpu", gpu,
+          "metal, auto (a real GPU where there is one) or off, the default unless COLI_METAL=1. Elsewhere than on a Mac, metal "
+          "is a software device for tests. Never changes the result")
+      .one_of({"metal", "auto", "off"});
+  line.flag("--no-usage", no_usage,
+            "Neither read nor keep the history of used experts (.coli_usage), which pins the hottest in memory");
+  line.option("--isa", isa, "Instruction set: scalar, avx2, avx512 or neon; default: the best here. Never changes the result");
 }
 
 namespace {
@@ -119,8 +85,10 @@ Result<void> read_usage_environment(EngineOptions& options) {
   options.usage = path != nullptr && *path != '\0' ? std::filesystem::path(path) : options.model / ".coli_usage";
   options.pin_hottest = !environment_off("AUTOPIN");
   if (const char* value = std::getenv("COLI_USAGE_DECAY"); value != nullptr && *value != '\0') {
-    if (!CLI::detail::lexical_cast(value, options.usage_decay) || !(options.usage_decay >= 0 && options.usage_decay <= 1))
+    const auto decay = parse_number(value);
+    if (!decay || !(*decay >= 0 && *decay <= 1))
       return fail("COLI_USAGE_DECAY={}: expected what old counts are multiplied with, 0 to 1", value);
+    options.usage_decay = *decay;
   }
   return {};
 }
@@ -150,16 +118,14 @@ Result<EngineOptions> EngineFlags::engine_options() const {
   return options;
 }
 
-void SamplingFlags::declare(CLI::App& app) {
-  app.add_option("--temp", temperature, "Temperature; 0 always takes the best token")
-      ->check(between(0, 100))
-      ->capture_default_str();
-  app.add_option("--top-p", top_p, "Keep the best tokens that together have this probability; 1 keeps all")
-      ->check(between(0, 1))
-      ->capture_default_str();
-  app.add_option("--top-k", top_k, "Keep this many of the best tokens; 0, the default, keeps all")->check(whole(0, 1 << 30));
-  app.add_option("--seed", seed, "Seed; the same seed gives the same text on every machine. Default: a fresh one, printed")
-      ->check(whole(0, std::numeric_limits<std::uint64_t>::max()));
+void SamplingFlags::declare(CommandLine& line) {
+  line.option("--temp", temperature, "Temperature; 0 always takes the best token").between(0, 100).shows_default();
+  line.option("--top-p", top_p, "Keep the best tokens that together have this probability; 1 keeps all")
+      .between(0, 1)
+      .shows_default();
+  line.option("--top-k", top_k, "Keep this many of the best tokens; 0, the default, keeps all").whole(0, 1 << 30);
+  line.option("--seed", seed, "Seed; the same seed gives the same text on every machine. Default: a fresh one, printed")
+      .whole(0, std::numeric_limits<std::uint64_t>::max());
 }
 
 numerics::SamplingRule SamplingFlags::rule() const {

@@ -1,14 +1,12 @@
 // Options that several subcommands share.
 #pragma once
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "base/result.h"
+#include "command_line.h"
 #include "engine/engine.h"
 #include "numerics/sampling.h"
 
@@ -29,7 +27,7 @@ struct EngineFlags {
   std::string gpu;
 
   // model_flag: declare --model too (not for commands that take the directory as an argument).
-  void declare(CLI::App& app, bool model_flag = true);
+  void declare(CommandLine& line, bool model_flag = true);
   Result<EngineOptions> engine_options() const;
 };
 
@@ -40,16 +38,10 @@ struct SamplingFlags {
   std::int64_t top_k = 0;
   std::optional<std::uint64_t> seed;
 
-  void declare(CLI::App& app);
+  void declare(CommandLine& line);
   // Without --seed a fresh one is drawn.
   numerics::SamplingRule rule() const;
 };
-
-// A checked number: CLI11's own Range lets NaN through.
-CLI::Validator between(double low, double high);
-
-// A whole number written in plain decimal: CLI11 alone would take 010 as octal, 0x2 as hexadecimal and -1 as 2^64 - 1.
-CLI::Validator whole(std::uint64_t low, std::uint64_t high);
 
 // An environment variable that is set to anything but "" and "0".
 bool environment_flag(const char* name);

@@ -85,16 +85,16 @@ int run_check(const EngineOptions& options, const CheckFlags& flags) {
   return passed ? kExitOk : kExitFailed;
 }
 
-Action declare_oracle(CLI::App& app) {
+Action declare_oracle(CommandLine& line) {
   auto flags = std::make_shared<OracleFlags>();
-  app.add_option("DIR,-m,--model", flags->dir, "Model directory with expected.safetensors; default: the demo model")
-      ->envname("COLI_MODEL");
-  flags->engine.declare(app, false);
-  app.add_option("--tolerance", flags->check.tolerance, "Largest difference, relative to the largest logit")
-      ->check(between(0, 1))
-      ->capture_default_str();
-  app.add_option("--dump", flags->dump, "Write what was computed to this safetensors file");
-  app.add_flag("--json", flags->check.json, "One JSON object instead of text");
+  line.option("DIR,-m,--model", flags->dir, "Model directory with expected.safetensors; default: the demo model")
+      .from_environment("COLI_MODEL");
+  flags->engine.declare(line, false);
+  line.option("--tolerance", flags->check.tolerance, "Largest difference, relative to the largest logit")
+      .between(0, 1)
+      .shows_default();
+  line.option("--dump", flags->dump, "Write what was computed to this safetensors file");
+  line.flag("--json", flags->check.json, "One JSON object instead of text");
   return [flags] {
     flags->engine.model = flags->dir;
     flags->check.dump = flags->dump;

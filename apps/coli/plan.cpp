@@ -115,10 +115,10 @@ int plan(const PlanFlags& flags) {
 
 }  // namespace
 
-Action declare_plan(CLI::App& app) {
+Action declare_plan(CommandLine& line) {
   auto flags = std::make_shared<PlanFlags>();
-  flags->engine.declare(app);
-  app.add_flag("--json", flags->json, "One JSON object");
+  flags->engine.declare(line);
+  line.flag("--json", flags->json, "One JSON object");
   return [flags] { return plan(*flags); };
 }
 

@@ -155,22 +155,20 @@ int run(const RunFlags& flags) {
 
 }  // namespace
 
-Action declare_run(CLI::App& app) {
+Action declare_run(CommandLine& line) {
   auto flags = std::make_shared<RunFlags>();
-  CLI::Option* prompt = app.add_option("PROMPT", flags->prompt, "Text to continue; - reads it from stdin");
-  app.add_option("--prompt-file", flags->prompt_file, "File that holds the prompt")->excludes(prompt);
-  flags->engine.declare(app);
-  flags->sampling.declare(app);
-  app.add_option("-n,--max-tokens", flags->max_tokens, "Longest answer in tokens")
-      ->check(whole(0, 1 << 30))
-      ->capture_default_str();
-  CLI::Option* raw = app.add_flag("--raw", flags->raw, "Feed the prompt alone, and take special tokens written in it as such");
-  CLI::Option* chat = app.add_flag("--chat", flags->chat, "Ask the prompt as one user turn")->excludes(raw);
-  app.add_flag("--think", flags->think, "With --chat: let the model think first")->needs(chat);
-  app.add_option("--trace", flags->trace, "Record which experts every layer needed to this file");
-  app.add_flag("--json", flags->json, "One JSON object instead of text and statistics");
+  const OptionRules prompt = line.option("PROMPT", flags->prompt, "Text to continue; - reads it from stdin");
+  line.option("--prompt-file", flags->prompt_file, "File that holds the prompt").excludes(prompt);
+  flags->engine.declare(line);
+  flags->sampling.declare(line);
+  line.option("-n,--max-tokens", flags->max_tokens, "Longest answer in tokens").whole(0, 1 << 30).shows_default();
+  const OptionRules raw = line.flag("--raw", flags->raw, "Feed the prompt alone, and take special tokens written in it as such");
+  const OptionRules chat = line.flag("--chat", flags->chat, "Ask the prompt as one user turn").excludes(raw);
+  line.flag("--think", flags->think, "With --chat: let the model think first").needs(chat);
+  line.option("--trace", flags->trace, "Record which experts every layer needed to this file");
+  line.flag("--json", flags->json, "One JSON object instead of text and statistics");
   return [flags, prompt] {
-    flags->has_prompt = prompt->count() > 0;
+    flags->has_prompt = prompt.given();
     return run(*flags);
   };
 }

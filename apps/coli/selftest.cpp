@@ -306,17 +306,16 @@ int run_selftest(const SelftestFlags& flags) {
 
 }  // namespace
 
-Action declare_selftest(CLI::App& app) {
+Action declare_selftest(CommandLine& line) {
   auto flags = std::make_shared<SelftestFlags>();
-  app.add_option("-m,--model", flags->model, "Model directory for the run and the disk; default: the demo model")
-      ->envname("COLI_MODEL");
-  app.add_option(
-         "--gpu", flags->gpu,
-         "metal, auto (a real GPU where there is one) or off. Elsewhere than on a Mac, metal is a software device for tests")
-      ->check(CLI::IsMember({"metal", "auto", "off"}))
-      ->capture_default_str();
-  app.add_flag("--quick", flags->quick, "Small shapes and few tokens; always so on the software device");
-  app.add_flag("--json", flags->json, "One JSON object instead of text");
+  line.option("-m,--model", flags->model, "Model directory for the run and the disk; default: the demo model")
+      .from_environment("COLI_MODEL");
+  line.option("--gpu", flags->gpu,
+              "metal, auto (a real GPU where there is one) or off. Elsewhere than on a Mac, metal is a software device for tests")
+      .one_of({"metal", "auto", "off"})
+      .shows_default();
+  line.flag("--quick", flags->quick, "Small shapes and few tokens; always so on the software device");
+  line.flag("--json", flags->json, "One JSON object instead of text");
   return [flags] { return run_selftest(*flags); };
 }
 

@@ -91,42 +91,38 @@ int synth(const SynthFlags& flags) {
 
 }  // namespace
 
-Action declare_synth(CLI::App& app) {
+Action declare_synth(CommandLine& line) {
   auto flags = std::make_shared<SynthFlags>();
   SyntheticRouting& r = flags->routing;
-  app.add_option("--out", flags->out, "New directory; an interrupted run there is continued")->required();
-  app.add_option("--like", flags->like, "Whose dimensions: glm-5.2 or tiny")->capture_default_str();
-  app.add_option("--layers", flags->layers, "Layers with routed experts")->check(between(1, 1000))->capture_default_str();
-  app.add_option("--dense-layers", flags->dense_layers, "Layers before them, without")
-      ->check(between(0, 100))
-      ->capture_default_str();
-  app.add_flag("--mtp", flags->mtp, "Add an MTP layer");
-  app.add_option("--experts", flags->experts, "Format of the routed experts")->capture_default_str();
-  app.add_option("--layout", flags->layout, "packed (one record per expert) or plain (one tensor per matrix)")
-      ->capture_default_str();
-  app.add_option("--seed", flags->seed, "The same seed gives the same bytes")->capture_default_str();
-  const CLI::Validator size = between(1, 1 << 24);
-  app.add_option("--hidden", flags->hidden, "Hidden size instead of the model's")->check(size);
-  app.add_option("--vocab", flags->vocab, "Vocabulary instead of the model's")->check(size);
-  app.add_option("--heads", flags->heads, "Attention heads instead of the model's")->check(size);
-  app.add_option("--expert-count", flags->expert_count, "Experts per layer instead of the model's")->check(size);
-  app.add_option("--top-k", flags->top_k, "Experts per token instead of the model's")->check(size);
-  app.add_option("--expert-width", flags->expert_width, "Inner size of an expert instead of the model's")->check(size);
-  app.add_option("--width", flags->width, "Inner size of a dense MLP instead of the model's")->check(size);
-  app.add_flag("--no-routing", flags->no_routing, "Leave the choice of experts to the random routers instead of a routing model")
-      ->group("Routing");
-  app.add_option("--routing-seed", r.seed, "Seed of the routing described in config.json")->capture_default_str();
+  line.option("--out", flags->out, "New directory; an interrupted run there is continued").required();
+  line.option("--like", flags->like, "Whose dimensions: glm-5.2 or tiny").shows_default();
+  line.option("--layers", flags->layers, "Layers with routed experts").between(1, 1000).shows_default();
+  line.option("--dense-layers", flags->dense_layers, "Layers before them, without").between(0, 100).shows_default();
+  line.flag("--mtp", flags->mtp, "Add an MTP layer");
+  line.option("--experts", flags->experts, "Format of the routed experts").shows_default();
+  line.option("--layout", flags->layout, "packed (one record per expert) or plain (one tensor per matrix)").shows_default();
+  line.option("--seed", flags->seed, "The same seed gives the same bytes").shows_default();
+  line.option("--hidden", flags->hidden, "Hidden size instead of the model's").whole(1, 1 << 24);
+  line.option("--vocab", flags->vocab, "Vocabulary instead of the model's").whole(1, 1 << 24);
+  line.option("--heads", flags->heads, "Attention heads instead of the model's").whole(1, 1 << 24);
+  line.option("--expert-count", flags->expert_count, "Experts per layer instead of the model's").whole(1, 1 << 24);
+  line.option("--top-k", flags->top_k, "Experts per token instead of the model's").whole(1, 1 << 24);
+  line.option("--expert-width", flags->expert_width, "Inner size of an expert instead of the model's").whole(1, 1 << 24);
+  line.option("--width", flags->width, "Inner size of a dense MLP instead of the model's").whole(1, 1 << 24);
+  line.flag("--no-routing", flags->no_routing, "Leave the choice of experts to the random routers instead of a routing model")
+      .in_group("Routing");
+  line.option("--routing-seed", r.seed, "Seed of the routing described in config.json").shows_default();
   const auto routing = [&](const char* name, double& value, const char* text, double high) {
-    app.add_option(name, value, text)->check(between(0, high))->capture_default_str()->group("Routing");
+    line.option(name, value, text).between(0, high).shows_default().in_group("Routing");
   };
   routing("--skew", r.skew, "Weight of an expert's lasting popularity", 1000);
   routing("--topic", r.topic, "Weight of the topic, which lasts and returns", 1000);
   routing("--phrase", r.phrase, "Weight of the phrase, which lasts some tokens", 1000);
   routing("--noise", r.noise, "Weight of chance", 1000);
   routing("--recall", r.recall, "Share of the next layer's experts that can be predicted", 1);
-  app.add_option("--shard-gb", flags->shard_gb, "Largest file, GB")->check(between(0.001, 1000))->capture_default_str();
-  app.add_option("--threads", flags->threads, "Threads; 0 for every CPU this process may use")->check(between(0, 256));
-  app.add_flag("--json", flags->json, "One JSON object instead of text");
+  line.option("--shard-gb", flags->shard_gb, "Largest file, GB").between(0.001, 1000).shows_default();
+  line.option("--threads", flags->threads, "Threads; 0 for every CPU this process may use").between(0, 256);
+  line.flag("--json", flags->json, "One JSON object instead of text");
   return [flags] { return synth(*flags); };
 }
 

@@ -63,11 +63,11 @@ int verify(const VerifyFlags& flags) {
 
 }  // namespace
 
-Action declare_verify(CLI::App& app) {
+Action declare_verify(CommandLine& line) {
   auto flags = std::make_shared<VerifyFlags>();
-  app.add_option("DIR", flags->dir, "Model directory; default: the demo model")->envname("COLI_MODEL");
-  app.add_option("--threads", flags->threads, "Threads; 0 for every CPU this process may use")->check(between(0, 256));
-  app.add_flag("--json", flags->json, "One JSON object instead of text");
+  line.option("DIR", flags->dir, "Model directory; default: the demo model").from_environment("COLI_MODEL");
+  line.option("--threads", flags->threads, "Threads; 0 for every CPU this process may use").between(0, 256);
+  line.flag("--json", flags->json, "One JSON object instead of text");
   return [flags] { return verify(*flags); };
 }
 
