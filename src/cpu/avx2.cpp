@@ -31,11 +31,15 @@ struct Avx2 {
   static void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
   static float tree(const float* acc) { return tree_of_lanes(acc); }
-  static constexpr int kDecodeOutputs = 2;
-  static void int4_chains(const std::byte* const (&source)[2], const float* x, F (&p)[2][2]) { int4_two_rows(source, x, p); }
-  static F spread4(const float* scales) {
-    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(scales)), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+  static constexpr int kDecodeOutputs = 4;
+  static const float* decode_row(const float* x, std::int64_t superblocks, float* out) {
+    return prepare_int4_row(x, superblocks * kSuperblock / kWidth, out) ? out : nullptr;
   }
+  static F to_decode_order(F v) { return cpu::to_decode_order(v); }
+  static F from_decode_order(F v) { return cpu::from_decode_order(v); }
+  static void int4_chains(const std::byte* const (&source)[4], const float* x, F (&p)[4][2]) { int4_four_rows(source, x, p); }
+  // Scales of four groups of two blocks, in the decode order.
+  static F spread4(const float* scales) { return _mm256_broadcast_ps(reinterpret_cast<const __m128*>(scales)); }
 
   static WidenFunction widen(WeightFormat format) { return kWiden[static_cast<int>(format)]; }
 };

@@ -1,4 +1,9 @@
 // int4 weights times one row without widening them to memory first, AVX2.
+//
+// A code with its upper bit flipped is the value as a signed 4-bit number. With its byte on top of a 32-bit lane, and nothing
+// below, the conversion to float gives the value times 2^28; the row is multiplied with 2^-28 beforehand, so every product is
+// the same real number as before and every sum has the same bits. Moving a byte to the top and clearing the rest is one
+// shuffle, so a vector of weights takes three instructions: shuffle, convert, fma.
 #pragma once
 
 #include "cpu/avx2_widen.h"
@@ -6,70 +11,78 @@
 namespace colibri::cpu {
 namespace {
 
-// The sixteen values -8 .. 7 have at most three significant bits, so the upper half of their float is the value; one
-// table gives its high byte and one its low byte for 32 codes at a time.
-constexpr std::uint16_t kInt4Upper[16] = {0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
-                                          0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0};
-struct alignas(16) Int4Tables {
-  std::uint8_t high[16], low[16];
-};
-constexpr Int4Tables make_int4_tables() {
-  Int4Tables t{};
-  for (int i = 0; i < 16; ++i) {
-    t.high[i] = static_cast<std::uint8_t>(kInt4Upper[i] >> 8);
-    t.low[i] = static_cast<std::uint8_t>(kInt4Upper[i] & 255);
+// Lanes in the decode order are blocks 0 2 4 6 1 3 5 7: that is how two blocks a load fall, and scales of groups of two
+// blocks are then four floats, twice.
+inline __m256 to_decode_order(__m256 v) { return _mm256_permutevar8x32_ps(v, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7)); }
+inline __m256 from_decode_order(__m256 v) { return _mm256_permutevar8x32_ps(v, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); }
+
+// out = x * 2^-28 in the decode order, `count` vectors of 8. False when a value is so small that the product would leave
+// the range of normal floats; out is then of no use.
+inline bool prepare_int4_row(const float* x, std::int64_t count, float* out) {
+  const __m256 factor = _mm256_set1_ps(0x1p-28f), least = _mm256_set1_ps(0x1p-98f), zero = _mm256_setzero_ps();
+  const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  __m256 small = zero;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const __m256 v = _mm256_load_ps(x + 8 * i);
+    const __m256 below = _mm256_cmp_ps(_mm256_and_ps(v, magnitude), least, _CMP_LT_OQ);
+    small = _mm256_or_ps(small, _mm256_and_ps(below, _mm256_cmp_ps(v, zero, _CMP_NEQ_OQ)));
+    _mm256_store_ps(out + 8 * i, to_decode_order(_mm256_mul_ps(v, factor)));
   }
-  return t;
-}
-constexpr Int4Tables kInt4Tables = make_int4_tables();
-
-inline __m256i int4_table(const std::uint8_t* table) {
-  return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
+  return _mm256_movemask_ps(small) == 0;
 }
 
-// Half register h of d[j] = 16-bit words 2j and 2j + 1 of blocks 4h .. 4h + 3: word 2j of the four, then 2j + 1.
-inline Dwords4 transpose_words(const std::byte* source) {
-  const auto blocks = [&](int k) {
-    const __m256i high = _mm256_broadcastsi128_si256(load16(source + 16 * k + 64));
-    return _mm256_blend_epi32(_mm256_castsi128_si256(load16(source + 16 * k)), high, 0xf0);
-  };
+// d[j]: word j of each block, in the decode order, upper bits of the codes flipped.
+inline Dwords4 signed_int4_words(const std::byte* source) {
+  const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x88));
+  const auto blocks = [&](int k) { return _mm256_xor_si256(load32(source + 32 * k), flip); };
   const __m256i a0 = blocks(0), a1 = blocks(1), a2 = blocks(2), a3 = blocks(3);
-  const __m256i b0 = _mm256_unpacklo_epi16(a0, a1), b1 = _mm256_unpackhi_epi16(a0, a1);
-  const __m256i b2 = _mm256_unpacklo_epi16(a2, a3), b3 = _mm256_unpackhi_epi16(a2, a3);
-  return {{_mm256_unpacklo_epi32(b0, b2), _mm256_unpackhi_epi32(b0, b2), _mm256_unpacklo_epi32(b1, b3),
-           _mm256_unpackhi_epi32(b1, b3)}};
+  const __m256i b0 = _mm256_unpacklo_epi32(a0, a1), b1 = _mm256_unpackhi_epi32(a0, a1);
+  const __m256i b2 = _mm256_unpacklo_epi32(a2, a3), b3 = _mm256_unpackhi_epi32(a2, a3);
+  return {{_mm256_unpacklo_epi64(b0, b2), _mm256_unpackhi_epi64(b0, b2), _mm256_unpacklo_epi64(b1, b3),
+           _mm256_unpackhi_epi64(b1, b3)}};
 }
 
-// Four steps: the bytes of v are two words of each block, low nibbles the even columns and high nibbles the odd ones.
+// Byte k of each word times 2^24, as a signed number.
+template <int k>
+inline __m256 top_byte(__m256i v) {
+  if constexpr (k == 3) {
+    return _mm256_cvtepi32_ps(_mm256_and_si256(v, _mm256_set1_epi32(static_cast<int>(0xff000000u))));
+  } else {
+    const __m128i bytes = _mm_setr_epi8(-1, -1, -1, k, -1, -1, -1, 4 + k, -1, -1, -1, 8 + k, -1, -1, -1, 12 + k);
+    return _mm256_cvtepi32_ps(_mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(bytes)));
+  }
+}
+
+// Eight columns of each block: word v of a row of codes times four steps of a prepared row.
 inline void int4_four_steps(__m256i v, const float* x, __m256& even, __m256& odd) {
-  const __m256i nibble = _mm256_set1_epi8(15), upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
-  const __m256i high = int4_table(kInt4Tables.high), low = int4_table(kInt4Tables.low);
-  const __m256i e = _mm256_and_si256(v, nibble), o = _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble);
-  const __m256i e_high = _mm256_shuffle_epi8(high, e), e_low = _mm256_shuffle_epi8(low, e);
-  const __m256i o_high = _mm256_shuffle_epi8(high, o), o_low = _mm256_shuffle_epi8(low, o);
-  // Upper float halves of two steps in each 32-bit lane: the first of them below the second.
-  const __m256i e01 = _mm256_unpacklo_epi8(e_low, e_high), e23 = _mm256_unpackhi_epi8(e_low, e_high);
-  const __m256i o01 = _mm256_unpacklo_epi8(o_low, o_high), o23 = _mm256_unpackhi_epi8(o_low, o_high);
-  const auto first = [](__m256i two) { return _mm256_castsi256_ps(_mm256_slli_epi32(two, 16)); };
-  const auto second = [&](__m256i two) { return _mm256_castsi256_ps(_mm256_and_si256(two, upper)); };
-  even = _mm256_fmadd_ps(first(e01), _mm256_load_ps(x), even);
-  odd = _mm256_fmadd_ps(first(o01), _mm256_load_ps(x + 8), odd);
-  even = _mm256_fmadd_ps(second(e01), _mm256_load_ps(x + 16), even);
-  odd = _mm256_fmadd_ps(second(o01), _mm256_load_ps(x + 24), odd);
-  even = _mm256_fmadd_ps(first(e23), _mm256_load_ps(x + 32), even);
-  odd = _mm256_fmadd_ps(first(o23), _mm256_load_ps(x + 40), odd);
-  even = _mm256_fmadd_ps(second(e23), _mm256_load_ps(x + 48), even);
-  odd = _mm256_fmadd_ps(second(o23), _mm256_load_ps(x + 56), odd);
+  const __m256i upper = _mm256_set1_epi8(static_cast<char>(0xf0));
+  const __m256i o = _mm256_and_si256(v, upper), e = _mm256_and_si256(_mm256_slli_epi16(v, 4), upper);
+  even = _mm256_fmadd_ps(top_byte<0>(e), _mm256_load_ps(x), even);
+  odd = _mm256_fmadd_ps(top_byte<0>(o), _mm256_load_ps(x + 8), odd);
+  even = _mm256_fmadd_ps(top_byte<1>(e), _mm256_load_ps(x + 16), even);
+  odd = _mm256_fmadd_ps(top_byte<1>(o), _mm256_load_ps(x + 24), odd);
+  even = _mm256_fmadd_ps(top_byte<2>(e), _mm256_load_ps(x + 32), even);
+  odd = _mm256_fmadd_ps(top_byte<2>(o), _mm256_load_ps(x + 40), odd);
+  even = _mm256_fmadd_ps(top_byte<3>(e), _mm256_load_ps(x + 48), even);
+  odd = _mm256_fmadd_ps(top_byte<3>(o), _mm256_load_ps(x + 56), odd);
 }
 
-// One superblock of two rows of codes times one row of x: the chains of both, even and odd lanes.
-inline void int4_two_rows(const std::byte* const (&source)[2], const float* x, __m256 (&p)[2][2]) {
-  const Dwords4 a = transpose_words(source[0]), b = transpose_words(source[1]);
-  p[0][0] = p[0][1] = p[1][0] = p[1][1] = _mm256_setzero_ps();
-  for (int j = 0; j < 4; ++j) {
+// One superblock of four rows of codes times a prepared row: p[row][0] the even lanes' chains, p[row][1] the odd ones'.
+// Written out, since GCC keeps the sums in registers only when it sees no loop.
+inline void int4_four_rows(const std::byte* const (&source)[4], const float* x, __m256 (&p)[4][2]) {
+  const Dwords4 a = signed_int4_words(source[0]), b = signed_int4_words(source[1]);
+  const Dwords4 c = signed_int4_words(source[2]), d = signed_int4_words(source[3]);
+  for (auto& row : p) row[0] = row[1] = _mm256_setzero_ps();
+  const auto steps = [&](int j) {
     int4_four_steps(a.d[j], x + 64 * j, p[0][0], p[0][1]);
     int4_four_steps(b.d[j], x + 64 * j, p[1][0], p[1][1]);
-  }
+    int4_four_steps(c.d[j], x + 64 * j, p[2][0], p[2][1]);
+    int4_four_steps(d.d[j], x + 64 * j, p[3][0], p[3][1]);
+  };
+  steps(0);
+  steps(1);
+  steps(2);
+  steps(3);
 }
 
 }  // namespace

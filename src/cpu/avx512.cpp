@@ -169,6 +169,9 @@ struct Avx512 {
   static float tree(const float* acc) { return tree_of_lanes(acc); }
 
   static constexpr int kDecodeOutputs = 4;
+  static const float* decode_row(const float* x, std::int64_t /*superblocks*/, float* /*out*/) { return x; }
+  static F to_decode_order(F v) { return v; }
+  static F from_decode_order(F v) { return v; }
   static void int4_chains(const std::byte* const (&source)[4], const float* x, F (&p)[4][1]) { int4_four_rows(source, x, p); }
   static F spread4(const float* scales) {
     alignas(64) static constexpr std::int32_t kIndex[16] = {0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 3};

@@ -54,8 +54,8 @@ std::vector<const Kernels*> usable_tables() {
 }  // namespace
 
 std::int64_t kernel_scratch_bytes(std::int64_t cols) {
-  // The scalar products: a chunk of 32 decoded rows, as many scaled inputs, and a row of scales. The vector products
-  // need the same for any number of columns (ProductScratch and TransposedScratch).
+  // The scalar products: a chunk of 32 decoded rows, as many scaled inputs, and a row of scales. The vector products need
+  // less than kVectorBytes, but for one row of x (ProductScratch and TransposedScratch).
   constexpr std::int64_t kVectorBytes = 256 * 1024;
   const std::int64_t padded = static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(cols), 32));
   return std::max(kVectorBytes, static_cast<std::int64_t>(sizeof(float)) * 65 * padded);

@@ -8,12 +8,6 @@
 #include "cpu/superblock.h"
 #include "cpu/tables.h"
 
-#if defined(__clang__)
-#define COLIBRI_UNROLL _Pragma("unroll")
-#else
-#define COLIBRI_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 namespace colibri::cpu {
 namespace {
 
@@ -175,12 +169,14 @@ struct ProductScratch {
   float* half_scales;
   float* acc;
   std::byte* staged;
+  float* row;  // the row of x as decode_int4 wants it
   explicit ProductScratch(const KernelScratch& s)
       : weights(reinterpret_cast<float*>(s.data)),
         scales(weights + (kOutputBlock + 1) * (kSuperblock + 16)),
         half_scales(scales + kOutputBlock * 16),
         acc(half_scales + 32),
-        staged(reinterpret_cast<std::byte*>(acc + kOutputBlock * kRowPanel * 16)) {}
+        staged(reinterpret_cast<std::byte*>(acc + kOutputBlock * kRowPanel * 16)),
+        row(reinterpret_cast<float*>(staged + kStagedBytes)) {}
 };
 
 // Bytes ahead of the weights being read that are asked for in decode, at least a block of rows. They are read once and in
@@ -193,10 +189,11 @@ inline void prefetch_range(const std::byte* from, std::int64_t bytes, const std:
     if (from + b < end) V::prefetch(from + b);
 }
 
-// One row of x times int4 weights, kDecodeOutputs rows at a time; returns the first output that is left.
+// One row of x times int4 weights, kDecodeOutputs rows at a time; returns the first output that is left. Lanes stand in an
+// order that V likes; they are put right for the tree.
 template <class V>
 std::int64_t decode_int4(const WeightReader<V>& reader, const ProductScratch& scratch, std::int64_t first, std::int64_t last,
-                         const float* x, std::int64_t x_rows, float* y) {
+                         const float* x, float* y) {
   constexpr int kParts = 16 / V::kWidth, kOutputs = V::kDecodeOutputs;
   const SuperblockLayout& layout = reader.layout;
   const Matrix& w = reader.w;
@@ -205,6 +202,8 @@ std::int64_t decode_int4(const WeightReader<V>& reader, const ProductScratch& sc
   const auto* scales_end = reinterpret_cast<const std::byte*>(w.scales + last * w.scale_stride);
   const std::int64_t scale_bytes = by_64 ? 16 * kOutputs : 0;  // of a step
   std::byte* staged = reinterpret_cast<std::byte*>(scratch.weights);
+  const float* row_x = V::decode_row(x, layout.count, scratch.row);
+  if (row_x == nullptr) return first;
   for (; first + kOutputs <= last; first += kOutputs) {
     typename V::F acc[kOutputs][kParts];
     COLIBRI_UNROLL
@@ -229,7 +228,7 @@ std::int64_t decode_int4(const WeightReader<V>& reader, const ProductScratch& sc
       prefetch_range<V>(scales_ahead, scale_bytes, scales_end);
       scales_ahead += scale_bytes;
       typename V::F p[kOutputs][kParts];
-      V::int4_chains(source, x + s * x_rows * kSuperblock, p);
+      V::int4_chains(source, row_x + s * kSuperblock, p);
       COLIBRI_UNROLL
       for (int n = 0; n < kOutputs; ++n) {
         const float* row = w.scales + (first + n) * w.scale_stride;
@@ -239,12 +238,13 @@ std::int64_t decode_int4(const WeightReader<V>& reader, const ProductScratch& sc
           for (int h = 0; h < kParts; ++h) acc[n][h] = V::fma(scale, p[n][h], acc[n][h]);
         } else {
           reader.read_scales(first + n, s, scratch.scales);
-          for (int h = 0; h < kParts; ++h) acc[n][h] = V::fma(V::load(scratch.scales + h * V::kWidth), p[n][h], acc[n][h]);
+          for (int h = 0; h < kParts; ++h)
+            acc[n][h] = V::fma(V::to_decode_order(V::load(scratch.scales + h * V::kWidth)), p[n][h], acc[n][h]);
         }
       }
     }
     for (int n = 0; n < kOutputs; ++n) {
-      for (int h = 0; h < kParts; ++h) V::store(scratch.acc + h * V::kWidth, acc[n][h]);
+      for (int h = 0; h < kParts; ++h) V::store(scratch.acc + h * V::kWidth, V::from_decode_order(acc[n][h]));
       y[first + n] = V::tree(scratch.acc);
     }
   }
@@ -258,8 +258,7 @@ void matmul_panel(const WeightReader<V>& reader, const ProductScratch& scratch, 
   const Matrix& w = reader.w;
   if constexpr (V::kDecodeOutputs > 0) {
     const bool int4 = w.format == WeightFormat::kInt4Row || w.format == WeightFormat::kInt4Grouped;
-    if (rows == 1 && int4 && layout.kind != ScaleKind::kHalfBlocks)
-      first = decode_int4(reader, scratch, first, last, x, x_rows, y);
+    if (x_rows == 1 && int4 && layout.kind != ScaleKind::kHalfBlocks) first = decode_int4(reader, scratch, first, last, x, y);
   }
   const bool decode = rows == 1;
   const std::int64_t block = decode ? 8 : kOutputBlock;

@@ -10,6 +10,12 @@
 
 #include "format/matrix.h"
 
+#if defined(__clang__)
+#define COLIBRI_UNROLL _Pragma("unroll")
+#else
+#define COLIBRI_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 namespace colibri::cpu {
 
 inline constexpr std::int64_t kSuperblock = 256;    // columns

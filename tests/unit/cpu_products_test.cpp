@@ -101,6 +101,29 @@ TEST_P(Products, EveryRowCount) {
   });
 }
 
+// A kernel that scales the row by a power of two must notice values that would leave the range of floats.
+TEST_P(Products, RowsWithTinyAndHugeValues) {
+  for (const float size : {0x1p-149f, 0x1p-126f, 0x1p-120f, 0x1p-99f, 0x1p-98f, 0x1p-97f, 0x1p-70f, 0x1p100f, 0x1p120f})
+    for (const std::int32_t group : {0, 32, 64, 128}) {
+      const RandomMatrix w = random_matrix(rng_, group == 0 ? WeightFormat::kInt4Row : WeightFormat::kInt4Grouped, 9, 700, group);
+      Inputs x = make_inputs(1, 700, false);
+      for (int i = 0; i < 40; ++i) {
+        float& value = x.packed[rng_() % 512];
+        value = std::copysign(size, value);
+        if (i % 4 == 0) value = 0;
+      }
+      if (rng_() % 2) {  // nothing else, so that these are all of the sum
+        for (std::size_t i = 0; i < x.packed.size(); ++i)
+          if (std::fabs(x.packed[i]) != size) x.packed[i] = 0;
+      }
+      std::vector<float> want(9, kPoison), got = want;
+      const Scratch scratch(700);
+      scalar().matmul(w.m, 0, 9, x.view, want.data(), 9, scratch.view);
+      kernels().matmul(w.m, 0, 9, x.view, got.data(), 9, scratch.view);
+      ASSERT_TRUE(all_same(want, got)) << "values of " << size << ", group " << group << ", seed " << run_seed();
+    }
+}
+
 TEST_P(Products, SubRangesWriteNothingElse) {
   for_each_format([&](WeightFormat format, std::int32_t group) {
     const RandomMatrix w = random_matrix(rng_, format, 67, 320, group);
