@@ -114,7 +114,7 @@ Action declare_convert(CommandLine& line) {
   line.option("--layout", flags->layout, "packed (one record per expert) or plain (one tensor per matrix)").shows_default();
   line.flag("--no-mtp", flags->no_mtp, "Leave the MTP layer out");
   line.option("--shard-gb", flags->shard_gb, "Largest file, GB").between(0.001, 1000).shows_default();
-  line.option("--threads", flags->threads, "Threads; 0 for every CPU this process may use").between(0, 256);
+  line.option("--threads", flags->threads, "Threads; 0 for every CPU this process may use").whole(0, 256);
   line.flag("--json", flags->json, "One JSON object instead of text");
   return [flags] { return convert(*flags); };
 }

@@ -175,13 +175,13 @@ int run_replay(const ReplayFlags& flags) {
 Action declare_replay(CommandLine& line) {
   auto flags = std::make_shared<ReplayFlags>();
   line.option("TRACE", flags->trace, "A trace written by coli run --trace").required();
-  line.option("--slots", flags->slots, "Cache sizes in experts").comma_separated().between(1, 1e9);
+  line.option("--slots", flags->slots, "Cache sizes in experts").comma_separated().whole(1, 1000000000);
   line.option("--fraction", flags->fractions, "Cache sizes as shares of all experts").comma_separated().between(0, 1);
   line.option("--usage", flags->usage, "Also compare caches that pin experts by this .coli_usage file");
   line.flag("--overlap", flags->overlap, "The least time per step at the trace's compute times, instead of hit rates");
   line.option("--disk", flags->disk, "With --overlap: what the disk reads, in GB/s").between(0.001, 1000);
   line.option("--policy", flags->policy, "With --overlap: the cache policy");
-  line.option("--skip", flags->skip, "With --overlap: decode steps at the start that are not counted").between(0, 1e9);
+  line.option("--skip", flags->skip, "With --overlap: decode steps at the start that are not counted").whole(0, 1000000000);
   line.flag("--json", flags->json, "One JSON object instead of text");
   return [flags] { return run_replay(*flags); };
 }

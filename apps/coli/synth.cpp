@@ -96,8 +96,8 @@ Action declare_synth(CommandLine& line) {
   SyntheticRouting& r = flags->routing;
   line.option("--out", flags->out, "New directory; an interrupted run there is continued").required();
   line.option("--like", flags->like, "Whose dimensions: glm-5.2 or tiny").shows_default();
-  line.option("--layers", flags->layers, "Layers with routed experts").between(1, 1000).shows_default();
-  line.option("--dense-layers", flags->dense_layers, "Layers before them, without").between(0, 100).shows_default();
+  line.option("--layers", flags->layers, "Layers with routed experts").whole(1, 1000).shows_default();
+  line.option("--dense-layers", flags->dense_layers, "Layers before them, without").whole(0, 100).shows_default();
   line.flag("--mtp", flags->mtp, "Add an MTP layer");
   line.option("--experts", flags->experts, "Format of the routed experts").shows_default();
   line.option("--layout", flags->layout, "packed (one record per expert) or plain (one tensor per matrix)").shows_default();
@@ -121,7 +121,7 @@ Action declare_synth(CommandLine& line) {
   routing("--noise", r.noise, "Weight of chance", 1000);
   routing("--recall", r.recall, "Share of the next layer's experts that can be predicted", 1);
   line.option("--shard-gb", flags->shard_gb, "Largest file, GB").between(0.001, 1000).shows_default();
-  line.option("--threads", flags->threads, "Threads; 0 for every CPU this process may use").between(0, 256);
+  line.option("--threads", flags->threads, "Threads; 0 for every CPU this process may use").whole(0, 256);
   line.flag("--json", flags->json, "One JSON object instead of text");
   return [flags] { return synth(*flags); };
 }

@@ -66,7 +66,7 @@ int verify(const VerifyFlags& flags) {
 Action declare_verify(CommandLine& line) {
   auto flags = std::make_shared<VerifyFlags>();
   line.option("DIR", flags->dir, "Model directory; default: the demo model").from_environment("COLI_MODEL");
-  line.option("--threads", flags->threads, "Threads; 0 for every CPU this process may use").between(0, 256);
+  line.option("--threads", flags->threads, "Threads; 0 for every CPU this process may use").whole(0, 256);
   line.flag("--json", flags->json, "One JSON object instead of text");
   return [flags] { return verify(*flags); };
 }
