@@ -11,18 +11,30 @@ constexpr std::int64_t kMostPositions = std::int64_t{1} << 30;
 
 std::int64_t end_of(const coli_metal_sequence& s) { return s.first + s.rows; }
 
-// Two sequences in one memory: what one writes the other would read, or not, as it happens.
-Outcome<> check_apart(std::span<const coli_metal_sequence> sequences, float* coli_metal_sequence::* member, std::int64_t width,
-                      std::string_view name) {
-  std::vector<std::size_t> order(sequences.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  const auto begin_of = [&](std::size_t i) { return reinterpret_cast<std::uintptr_t>(sequences[i].*member); };
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return begin_of(a) < begin_of(b); });
-  for (std::size_t i = 1; i < order.size(); ++i) {
-    const std::size_t before = order[i - 1], after = order[i];
-    if (begin_of(after) - begin_of(before) < static_cast<std::uint64_t>(end_of(sequences[before]) * width) * sizeof(float))
-      return bad("sequences[{}].{}: expected memory of its own, found that of sequences[{}]; all rows of a sequence go into one",
-                 std::max(before, after), name, std::min(before, after));
+// What a step writes and reads of one sequence.
+struct CacheRange {
+  std::uintptr_t begin;
+  std::uint64_t bytes;
+  std::size_t sequence;
+  std::string_view name;
+};
+
+// Two caches in one memory: what one sequence writes the other would read, or not, as it happens.
+Outcome<> check_apart(std::span<const coli_metal_sequence> sequences, const StepRows::Widths& widths) {
+  std::vector<CacheRange> ranges;
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const coli_metal_sequence& s = sequences[i];
+    const auto bytes = [&](std::int64_t width) { return static_cast<std::uint64_t>(end_of(s) * width) * sizeof(float); };
+    ranges.push_back({reinterpret_cast<std::uintptr_t>(s.entries), bytes(widths.entry), i, "entries"});
+    if (widths.key > 0) ranges.push_back({reinterpret_cast<std::uintptr_t>(s.keys), bytes(widths.key), i, "keys"});
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const CacheRange& a, const CacheRange& b) { return a.begin < b.begin; });
+  for (std::size_t i = 1; i < ranges.size(); ++i) {
+    const CacheRange *found = &ranges[i - 1], *named = &ranges[i];
+    if (named->begin - found->begin >= found->bytes) continue;
+    if (named->sequence < found->sequence) std::swap(found, named);
+    return bad("sequences[{}].{}: expected memory of its own, found that of sequences[{}].{}; all rows of a sequence go into one",
+               named->sequence, named->name, found->sequence, found->name);
   }
   return {};
 }
@@ -48,8 +60,7 @@ Outcome<StepRows> StepRows::read(const Memory& memory, const coli_metal_sequence
     for (std::int64_t position = s.first; position < end_of(s); ++position) out.rows_.push_back({&s, position});
     out.longest_ = std::max(out.longest_, end_of(s));
   }
-  COLIBRI_CHECK(check_apart(out.sequences_, &coli_metal_sequence::entries, widths.entry, "entries"));
-  if (widths.key > 0) COLIBRI_CHECK(check_apart(out.sequences_, &coli_metal_sequence::keys, widths.key, "keys"));
+  COLIBRI_CHECK(check_apart(out.sequences_, widths));
   return out;
 }
 

@@ -1,7 +1,9 @@
 // The products of rule C2 over any vector type. Included once by each instruction set's file; `Vector` has
 //   F, kWidth (4, 8 or 16 floats), load, store, zero, set1, add, mul, fma(a, b, c) = a * b + c, tree(16 accumulators),
 //   prefetch, kWeightStride and kWeightOffset: where widened rows stand in scratch, in floats; kTileRows and kTileOutputs[rows]:
-//   register tiles that fit its register file, widen(format): the function that widens a superblock to PackedRows order.
+//   register tiles that fit its register file, widen(format): the function that widens a superblock to PackedRows order,
+//   kDecodeOutputs: rows of int4 weights that decode_int4 takes together, 0 for none; for it decode_row (x as int4_chains wants
+//   it, null when that is impossible), int4_chains, spread4 (scales of groups of 64), to_decode_order and from_decode_order.
 #pragma once
 
 #include "cpu/kernels.h"

@@ -205,7 +205,7 @@ Result<void> Engine::open_experts(const EngineOptions& options) {
     streaming.prefetch = options.prefetch;
     if (usage_) streaming.usage = &*usage_;
     streaming.budget = memory_.budget;
-    // A GPU uses the arena's pages where they lie, so none of them can go while it does.
+    // A GPU that was opened may use the arena's pages where they lie, so none of them can go.
     if (!device_) streaming.memory = options.memory_samples ? options.memory_samples : memory_samples(kMemoryInterval);
     COLIBRI_TRY(experts, StreamingExperts::open(checkpoint_, records, config_.experts_per_token, streaming, team_));
     experts->pin(pins(options));

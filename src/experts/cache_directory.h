@@ -3,7 +3,8 @@
 // trace.
 //
 // Experts in use are held and never evicted: those of the current request until they are released, those predicted for a
-// layer until that layer's request. Pinned experts stay for good. A request needs no more slots at once than there are:
+// layer until that layer's request. Pinned experts stay, unless set_usable leaves too few slots
+// for them. A request needs no more slots at once than there are:
 // place() says "not now" until a release.
 #pragma once
 

@@ -108,6 +108,10 @@ void SlabArena::give_back(std::uint64_t index) const {
   // New empty pages in place of the old ones. madvise(MADV_FREE_REUSABLE) would leave what the compressor holds of them.
   ::mmap(pages, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 #else
+#ifdef MADV_NOHUGEPAGE
+  // Otherwise the kernel soon makes a whole huge page of what is left, and what was given back is taken again.
+  ::madvise(pages, end - begin, MADV_NOHUGEPAGE);
+#endif
   ::madvise(pages, end - begin, MADV_DONTNEED);
 #endif
 }

@@ -82,9 +82,9 @@ std::span<const float> Model::hidden() const {
 }
 
 Result<void> Model::begin(std::span<const std::int32_t> ids, const AnyRows& rows) {
-  rows_ = rows.count();
-  if (rows_ > limits_.max_rows || static_cast<std::int64_t>(ids.size()) != rows_)
-    return fail("a step of {} rows and {} tokens: expected 1 to {} of each", rows_, ids.size(), limits_.max_rows);
+  const std::int64_t count = rows.count();
+  if (count > limits_.max_rows || static_cast<std::int64_t>(ids.size()) != count)
+    return fail("a step of {} rows and {} tokens: expected 1 to {} of each", count, ids.size(), limits_.max_rows);
   for (const std::int32_t id : ids)
     if (id < 0 || id >= config_.vocab_size)
       return fail("token id {} is outside the model's vocabulary of {}", id, config_.vocab_size);
@@ -96,6 +96,7 @@ Result<void> Model::begin(std::span<const std::int32_t> ids, const AnyRows& rows
       rotary_.angles(position, cosine_.data() + r * half, sine_.data() + r * half);
       row_list_.push_back({&of_one.cache(), position});
     }
+  rows_ = count;
   step_ = {rows.sequences(), row_list_, cosine_.data(), sine_.data()};
   selection_.clear(row_list_.size());
   return {};

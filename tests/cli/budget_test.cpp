@@ -132,7 +132,8 @@ TEST_F(Budget, AControlGroupOfItsSizeHoldsTheProcess) {
   if (!counting) GTEST_SKIP() << why_not;
   json_of(run_tight("on", {.control_group = counting->members_file()}));
   const auto peak = counting->peak();
-  EXPECT_LE(peak.value_or(0), kBudgetAndMargin);
+  if (!peak) GTEST_SKIP() << "this system does not tell a group's peak";
+  EXPECT_LE(*peak, kBudgetAndMargin);
 }
 
 // Without --ram the group's limit decides. What earlier runs in it left in its page cache takes nothing from the budget.

@@ -321,6 +321,9 @@ TEST_F(LayerTest, WrongLayersAreRefused) {
   refused(COLI_METAL_BAD_ARGUMENT, "sequences[1].entries: expected memory of its own", &selection);
   c.sequences[0].keys = c.sequences[1].keys + 4;
   refused(COLI_METAL_BAD_ARGUMENT, "sequences[1].keys: expected memory of its own", &selection);
+  c.sequences[1].keys = c.sequences[0].entries + 4;
+  refused(COLI_METAL_BAD_ARGUMENT, "sequences[1].keys: expected memory of its own, found that of sequences[0].entries",
+          &selection);
   c.sequences[1].keys = nullptr;
   refused(COLI_METAL_BAD_ARGUMENT, "sequences[1].keys", &selection);
   c.sequences[1].rows = 65;
