@@ -10,7 +10,7 @@
 
 namespace colibri {
 
-std::optional<std::uint64_t> parse_whole(std::string_view text) {
+std::optional<std::uint64_t> parse_whole(const std::string& text) {
   std::uint64_t value = 0;
   if (text.size() > 1 && text[0] == '0') return std::nullopt;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -24,23 +24,28 @@ std::optional<double> parse_number(const std::string& text) {
   return value;
 }
 
-OptionRules& OptionRules::between(double low, double high) {
-  option_->check(CLI::Validator(
-      [low, high](std::string& text) -> std::string {
-        if (const auto value = parse_number(text); value && *value >= low && *value <= high) return {};
-        return fmt::format("'{}' is not a number from {} to {}", text, low, high);
+namespace {
+
+// Refuses what `parse` does not take, or what it finds outside of low and high.
+template <class T>
+CLI::Validator within(T low, T high, std::optional<T> (*parse)(const std::string&), const char* kind, const char* form) {
+  return CLI::Validator(
+      [=](std::string& text) -> std::string {
+        if (const auto value = parse(text); value && *value >= low && *value <= high) return {};
+        return fmt::format("'{}' is not a {} from {} to {}{}", text, kind, low, high, form);
       },
-      fmt::format("[{} - {}]", low, high)));
+      fmt::format("[{} - {}]", low, high));
+}
+
+}  // namespace
+
+OptionRules& OptionRules::between(double low, double high) {
+  option_->check(within(low, high, parse_number, "number", ""));
   return *this;
 }
 
 OptionRules& OptionRules::whole(std::uint64_t low, std::uint64_t high) {
-  option_->check(CLI::Validator(
-      [low, high](std::string& text) -> std::string {
-        if (const auto value = parse_whole(text); value && *value >= low && *value <= high) return {};
-        return fmt::format("'{}' is not a whole number from {} to {} in plain decimal", text, low, high);
-      },
-      fmt::format("[{} - {}]", low, high)));
+  option_->check(within(low, high, parse_whole, "whole number", " in plain decimal"));
   return *this;
 }
 

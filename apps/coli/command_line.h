@@ -6,7 +6,6 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
-#include <string_view>
 
 namespace CLI {
 class App;
@@ -57,7 +56,7 @@ class CommandLine {
 };
 
 // nullopt for anything but digits without a leading zero, and for what 64 bits do not hold.
-std::optional<std::uint64_t> parse_whole(std::string_view text);
+std::optional<std::uint64_t> parse_whole(const std::string& text);
 // nullopt for what is no number.
 std::optional<double> parse_number(const std::string& text);
 
