@@ -60,11 +60,12 @@ void widen_int4_512(const std::byte* source, float* out) {
   }
 }
 
-// One superblock of four rows of codes times one row of x.
+// One superblock of four rows of codes times one row of x; summed in variables of its own, since p could be part of x for all
+// the compiler knows.
 inline void int4_four_rows(const std::byte* const (&source)[4], const float* x, __m512 (&p)[4][1]) {
   const __m512i shift = kInt4Shift.load();
   const __m512 values = kInt4Values.load();
-  for (auto& row : p) row[0] = _mm512_setzero_ps();
+  __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
   for (int j = 0; j < 4; ++j) {
     const __m512i words = kInt4Words[j].load();
     __m512i v[4];
@@ -73,11 +74,12 @@ inline void int4_four_rows(const std::byte* const (&source)[4], const float* x, 
     for (int i = 0; i < 4; ++i) {
       const __m512 xs = _mm512_load_ps(x + 64 * j + 16 * i);
       for (int n = 0; n < 4; ++n) {
-        p[n][0] = _mm512_fmadd_ps(_mm512_permutexvar_ps(v[n], values), xs, p[n][0]);
+        sums[n] = _mm512_fmadd_ps(_mm512_permutexvar_ps(v[n], values), xs, sums[n]);
         v[n] = _mm512_srli_epi32(v[n], 8);
       }
     }
   }
+  for (int n = 0; n < 4; ++n) p[n][0] = sums[n];
 }
 
 // Words 8 g + j for blocks 0..3 come from the first two registers, for 4..7 from the others.

@@ -181,14 +181,14 @@ struct ProductScratch {
         row(reinterpret_cast<float*>(staged + kStagedBytes)) {}
 };
 
-// Bytes ahead of the weights being read that are asked for in decode, at least a block of rows. They are read once and in
-// order, rows side by side, so one linear stream serves all rows of a block.
-inline constexpr std::int64_t kPrefetchAhead = 48 * 1024;
+// Bytes ahead of the weights being read that are asked for in decode. They are read once and in order, rows side by side, so
+// one linear stream serves all rows of a block. Farther ahead is slower with short rows (docs/measurements.md).
+inline constexpr std::int64_t kPrefetchAhead = 8 * 1024;
 
 template <class V>
 inline void prefetch_range(const std::byte* from, std::int64_t bytes, const std::byte* end) {
-  for (std::int64_t b = 0; b < bytes; b += 64)
-    if (from + b < end) V::prefetch(from + b);
+  if (from >= end) return;
+  for (std::int64_t b = 0; b < bytes; b += 64) V::prefetch(from + b);
 }
 
 // One row of x times int4 weights, kDecodeOutputs rows at a time; returns the first output that is left. Lanes stand in an
@@ -199,51 +199,57 @@ std::int64_t decode_int4(const WeightReader<V>& reader, const ProductScratch& sc
   constexpr int kParts = 16 / V::kWidth, kOutputs = V::kDecodeOutputs;
   const SuperblockLayout& layout = reader.layout;
   const Matrix& w = reader.w;
+  const float* row_x = V::decode_row(x, layout.count, scratch.row);
+  if (row_x == nullptr) return first;
   const bool by_row = layout.kind == ScaleKind::kRow, by_64 = layout.kind == ScaleKind::kBlocks && layout.span == 2;
   const std::byte* end = w.data + last * w.row_bytes;
   const auto* scales_end = reinterpret_cast<const std::byte*>(w.scales + last * w.scale_stride);
   const std::int64_t scale_bytes = by_64 ? 16 * kOutputs : 0;  // of a step
   std::byte* staged = reinterpret_cast<std::byte*>(scratch.weights);
-  const float* row_x = V::decode_row(x, layout.count, scratch.row);
-  if (row_x == nullptr) return first;
   for (; first + kOutputs <= last; first += kOutputs) {
+    const std::byte* codes[kOutputs];
+    const float* scales[kOutputs];
     typename V::F acc[kOutputs][kParts];
     COLIBRI_UNROLL
     for (int n = 0; n < kOutputs; ++n) {
+      codes[n] = w.data + (first + n) * w.row_bytes;
+      scales[n] = w.scales + (first + n) * w.scale_stride;
       COLIBRI_UNROLL
       for (int h = 0; h < kParts; ++h) acc[n][h] = V::zero();
     }
-    const std::byte* ahead = w.data + first * w.row_bytes + kPrefetchAhead;
-    const auto* scales_ahead = reinterpret_cast<const std::byte*>(w.scales + first * w.scale_stride) + kPrefetchAhead / 8;
-    for (std::int64_t s = 0; s < layout.count; ++s) {
-      const bool full = s < layout.full;
-      const std::byte* source[kOutputs];
-      COLIBRI_UNROLL
-      for (int n = 0; n < kOutputs; ++n) {
-        source[n] = w.data + (first + n) * w.row_bytes + s * layout.bytes;
-        if (full) continue;
-        stage_tail(w, first + n, staged + n * kStagedBytes);
-        source[n] = staged + n * kStagedBytes;
-      }
+    const std::byte* ahead = codes[0] + kPrefetchAhead;
+    const auto* scales_ahead = reinterpret_cast<const std::byte*>(scales[0]) + kPrefetchAhead / 8;
+    // Superblock s of all rows; scale_of(n, h): the block scales of row n, part h, in the decode order.
+    const auto add = [&](std::int64_t s, auto&& scale_of) {
       prefetch_range<V>(ahead, kOutputs * layout.bytes, end);
-      ahead += kOutputs * layout.bytes;
       prefetch_range<V>(scales_ahead, scale_bytes, scales_end);
+      ahead += kOutputs * layout.bytes;
       scales_ahead += scale_bytes;
       typename V::F p[kOutputs][kParts];
-      V::int4_chains(source, row_x + s * kSuperblock, p);
+      V::int4_chains(codes, row_x + s * kSuperblock, p);
       COLIBRI_UNROLL
       for (int n = 0; n < kOutputs; ++n) {
-        const float* row = w.scales + (first + n) * w.scale_stride;
-        if (full && (by_row || by_64)) {
-          const typename V::F scale = by_row ? V::set1(*row) : V::spread4(row + 4 * s);
-          COLIBRI_UNROLL
-          for (int h = 0; h < kParts; ++h) acc[n][h] = V::fma(scale, p[n][h], acc[n][h]);
-        } else {
-          reader.read_scales(first + n, s, scratch.scales);
-          for (int h = 0; h < kParts; ++h)
-            acc[n][h] = V::fma(V::to_decode_order(V::load(scratch.scales + h * V::kWidth)), p[n][h], acc[n][h]);
+        COLIBRI_UNROLL
+        for (int h = 0; h < kParts; ++h) acc[n][h] = V::fma(scale_of(n, h), p[n][h], acc[n][h]);
+        codes[n] += layout.bytes;
+      }
+    };
+    std::int64_t s = 0;
+    if (by_64)
+      for (; s < layout.full; ++s) add(s, [&](int n, int) { return V::spread4(scales[n] + 4 * s); });
+    else if (by_row)
+      for (; s < layout.full; ++s) add(s, [&](int n, int) { return V::set1(*scales[n]); });
+    for (; s < layout.count; ++s) {
+      if (s >= layout.full) {
+        for (int n = 0; n < kOutputs; ++n) {
+          codes[n] = staged + n * kStagedBytes;
+          stage_tail(w, first + n, staged + n * kStagedBytes);
         }
       }
+      add(s, [&](int n, int h) {
+        if (h == 0) reader.read_scales(first + n, s, scratch.scales);
+        return V::to_decode_order(V::load(scratch.scales + h * V::kWidth));
+      });
     }
     for (int n = 0; n < kOutputs; ++n) {
       for (int h = 0; h < kParts; ++h) V::store(scratch.acc + h * V::kWidth, V::from_decode_order(acc[n][h]));

@@ -13,11 +13,11 @@
 // costs to read. A `step` is one forward pass; its `layer` lines follow, by increasing INDEX, sparse layers only.
 // BEFORE_NS is the computing from the previous layer line's experts (or the start of the step) to this layer's router,
 // SHARED_NS the computing after the router that needs no routed expert, EXPERT_NS the computing of one routed expert
-// (the mean over this layer's); TAIL_NS is what the step computed after its last layer line, its logits included (not so in traces from before
-// 2026-11-30, for which `replay --overlap` therefore finds too low a bound). Waiting for
-// reads is in none of them. The first list holds the distinct experts needed, in the order of their first appearance over rows
-// and router ranks; `*ROWS` tells how many rows chose the expert where more than one did. The second list holds the experts
-// predicted for this layer while the layer before was computed, the most likely first; it may be empty.
+// (the mean over this layer's); TAIL_NS is what the step computed after its last layer line, its logits included (not so in
+// traces from before 2026-11-30, for which `replay --overlap` therefore finds too low a bound). Waiting for reads is in none of
+// them. The first list holds the distinct experts needed, in the order of their first appearance over rows and router ranks;
+// `*ROWS` tells how many rows chose the expert where more than one did. The second list holds the experts predicted for this
+// layer while the layer before was computed, the most likely first; it may be empty.
 #pragma once
 
 #include <cstdint>
