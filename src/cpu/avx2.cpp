@@ -28,7 +28,6 @@ struct Avx2 {
   static F add(F a, F b) { return _mm256_add_ps(a, b); }
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
-  static void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
   static float tree(const float* acc) { return tree_of_lanes(acc); }
   static constexpr int kDecodeOutputs = 4;
@@ -37,7 +36,9 @@ struct Avx2 {
   }
   static F to_decode_order(F v) { return cpu::to_decode_order(v); }
   static F from_decode_order(F v) { return cpu::from_decode_order(v); }
-  static void int4_chains(const std::byte* const (&source)[4], const float* x, F (&p)[4][2]) { int4_four_rows(source, x, p); }
+  static void int4_chains(const std::byte* const (&source)[4], const float* x, const std::byte* ahead, F (&p)[4][2]) {
+    int4_four_rows(source, x, ahead, p);
+  }
   // Scales of four groups of two blocks, in the decode order.
   static F spread4(const float* scales) { return _mm256_broadcast_ps(reinterpret_cast<const __m128*>(scales)); }
 

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "cpu/avx2_widen.h"
+#include "cpu/prefetch.h"
 #include "cpu/products.inl.h"
 #include "cpu/transposed.inl.h"
 // After the products, whose dot it uses.
@@ -60,14 +61,15 @@ void widen_int4_512(const std::byte* source, float* out) {
   }
 }
 
-// One superblock of four rows of codes times one row of x; summed in variables of its own, since p could be part of x for all
-// the compiler knows.
-inline void int4_four_rows(const std::byte* const (&source)[4], const float* x, __m512 (&p)[4][1]) {
+// One superblock of four rows of codes times one row of x; sums and `ahead` as in avx2_decode.h.
+inline void int4_four_rows(const std::byte* const (&source)[4], const float* x, const std::byte* ahead, __m512 (&p)[4][1]) {
   const __m512i shift = kInt4Shift.load();
   const __m512 values = kInt4Values.load();
   __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
   for (int j = 0; j < 4; ++j) {
     const __m512i words = kInt4Words[j].load();
+    prefetch_line(ahead + 128 * j);
+    prefetch_line(ahead + 128 * j + 64);
     __m512i v[4];
     for (int n = 0; n < 4; ++n)
       v[n] = _mm512_srlv_epi32(_mm512_permutex2var_epi32(load64(source[n]), words, load64(source[n] + 64)), shift);
@@ -167,14 +169,15 @@ struct Avx512 {
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
-  static void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
   static float tree(const float* acc) { return tree_of_lanes(acc); }
 
   static constexpr int kDecodeOutputs = 4;
   static const float* decode_row(const float* x, std::int64_t /*superblocks*/, float* /*out*/) { return x; }
   static F to_decode_order(F v) { return v; }
   static F from_decode_order(F v) { return v; }
-  static void int4_chains(const std::byte* const (&source)[4], const float* x, F (&p)[4][1]) { int4_four_rows(source, x, p); }
+  static void int4_chains(const std::byte* const (&source)[4], const float* x, const std::byte* ahead, F (&p)[4][1]) {
+    int4_four_rows(source, x, ahead, p);
+  }
   static F spread4(const float* scales) {
     alignas(64) static constexpr std::int32_t kIndex[16] = {0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 3};
     return _mm512_permutexvar_ps(_mm512_load_si512(kIndex), _mm512_castps128_ps512(_mm_loadu_ps(scales)));

@@ -163,7 +163,6 @@ struct Neon {
   static F add(F a, F b) { return vaddq_f32(a, b); }
   static F mul(F a, F b) { return vmulq_f32(a, b); }
   static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
-  static void prefetch(const std::byte* p) { __builtin_prefetch(p, 0, 2); }
 
   // C2's tree: g with g + 4, then + 2, then + 1, then the even with the odd sum.
   static float tree(const float* acc) {

@@ -1,12 +1,14 @@
 // The products of rule C2 over any vector type. Included once by each instruction set's file; `Vector` has
 //   F, kWidth (4, 8 or 16 floats), load, store, zero, set1, add, mul, fma(a, b, c) = a * b + c, tree(16 accumulators),
-//   prefetch, kWeightStride and kWeightOffset: where widened rows stand in scratch, in floats; kTileRows and kTileOutputs[rows]:
+//   kWeightStride and kWeightOffset: where widened rows stand in scratch, in floats; kTileRows and kTileOutputs[rows]:
 //   register tiles that fit its register file, widen(format): the function that widens a superblock to PackedRows order,
 //   kDecodeOutputs: rows of int4 weights that decode_int4 takes together, 0 for none; for it decode_row (x as int4_chains wants
-//   it, null when that is impossible), int4_chains, spread4 (scales of groups of 64), to_decode_order and from_decode_order.
+//   it, null when that is impossible), int4_chains (asks for the codes of a later step on its way), spread4 (scales of groups of
+//   64), to_decode_order and from_decode_order.
 #pragma once
 
 #include "cpu/kernels.h"
+#include "cpu/prefetch.h"
 #include "cpu/superblock.h"
 #include "cpu/tables.h"
 
@@ -182,14 +184,9 @@ struct ProductScratch {
 };
 
 // Bytes ahead of the weights being read that are asked for in decode. They are read once and in order, rows side by side, so
-// one linear stream serves all rows of a block. Farther ahead is slower with short rows (docs/measurements.md).
+// one linear stream serves all rows of a block. Nearer comes too late, farther fills the first-level cache
+// (docs/measurements.md).
 inline constexpr std::int64_t kPrefetchAhead = 8 * 1024;
-
-template <class V>
-inline void prefetch_range(const std::byte* from, std::int64_t bytes, const std::byte* end) {
-  if (from >= end) return;
-  for (std::int64_t b = 0; b < bytes; b += 64) V::prefetch(from + b);
-}
 
 // One row of x times int4 weights, kDecodeOutputs rows at a time; returns the first output that is left. Lanes stand in an
 // order that V likes; they are put right for the tree.
@@ -202,9 +199,9 @@ std::int64_t decode_int4(const WeightReader<V>& reader, const ProductScratch& sc
   const float* row_x = V::decode_row(x, layout.count, scratch.row);
   if (row_x == nullptr) return first;
   const bool by_row = layout.kind == ScaleKind::kRow, by_64 = layout.kind == ScaleKind::kBlocks && layout.span == 2;
-  const std::byte* end = w.data + last * w.row_bytes;
+  const std::int64_t step_bytes = kOutputs * layout.bytes, scale_bytes = by_64 ? 16 * kOutputs : 0;
+  const std::byte* last_step = w.data + last * w.row_bytes - step_bytes;
   const auto* scales_end = reinterpret_cast<const std::byte*>(w.scales + last * w.scale_stride);
-  const std::int64_t scale_bytes = by_64 ? 16 * kOutputs : 0;  // of a step
   std::byte* staged = reinterpret_cast<std::byte*>(scratch.weights);
   for (; first + kOutputs <= last; first += kOutputs) {
     const std::byte* codes[kOutputs];
@@ -221,12 +218,11 @@ std::int64_t decode_int4(const WeightReader<V>& reader, const ProductScratch& sc
     const auto* scales_ahead = reinterpret_cast<const std::byte*>(scales[0]) + kPrefetchAhead / 8;
     // Superblock s of all rows; scale_of(n, h): the block scales of row n, part h, in the decode order.
     const auto add = [&](std::int64_t s, auto&& scale_of) {
-      prefetch_range<V>(ahead, kOutputs * layout.bytes, end);
-      prefetch_range<V>(scales_ahead, scale_bytes, scales_end);
-      ahead += kOutputs * layout.bytes;
+      prefetch_range(scales_ahead, scale_bytes, scales_end);
       scales_ahead += scale_bytes;
       typename V::F p[kOutputs][kParts];
-      V::int4_chains(codes, row_x + s * kSuperblock, p);
+      V::int4_chains(codes, row_x + s * kSuperblock, ahead < last_step ? ahead : last_step, p);
+      ahead += step_bytes;
       COLIBRI_UNROLL
       for (int n = 0; n < kOutputs; ++n) {
         COLIBRI_UNROLL
@@ -279,7 +275,7 @@ void matmul_panel(const WeightReader<V>& reader, const ProductScratch& scratch, 
       for (std::int64_t i = 0; i < outputs; ++i) {
         float* weights = scratch.weights + V::kWeightOffset + i * V::kWeightStride;
         // With many rows of x there is time enough to ask for the superblock that comes next.
-        prefetch_range<V>(decode ? stream : w.data + (o + i) * w.row_bytes + (s + 1) * layout.bytes, layout.bytes, end);
+        prefetch_range(decode ? stream : w.data + (o + i) * w.row_bytes + (s + 1) * layout.bytes, layout.bytes, end);
         stream += layout.bytes;
         reader.read(o + i, s, weights, scratch.scales + 16 * i);
         if (layout.kind == ScaleKind::kHalfBlocks) reader.apply_half_scales(weights);
