@@ -75,10 +75,17 @@ void product_tile(const float* w, const float* scales, const float* x, float* ac
 }
 
 // All outputs of a block with kRows rows of x, in tiles as large as the registers hold. acc: [outputs][kRows][16], so
-// that every tile's sums are one piece of memory and the pieces follow each other.
+// that every tile's sums are one piece of memory and the pieces follow each other. next: the rows of x that come after
+// these; the tiles ask for their share of as many, since all of x is more than the first-level cache holds.
 template <class V, int kRows, int kOutputs = V::kTileOutputs[kRows]>
-void product_column(std::int64_t outputs, const float* w, const float* scales, const float* x, float* acc) {
+void product_column(std::int64_t outputs, const float* w, const float* scales, const float* x, const std::byte* next,
+                    float* acc) {
   while (outputs >= kOutputs) {
+    if constexpr (kRows == V::kTileRows) {
+      constexpr std::int64_t kShare = 4 * kRows * kSuperblock * kOutputs / kOutputBlock;
+      for (std::int64_t b = 0; b < kShare; b += kCacheLine) prefetch_line(next + b);
+      next += kShare;
+    }
     product_tile<V, kOutputs, kRows>(w, scales, x, acc);
     w += kOutputs * V::kWeightStride;
     scales += kOutputs * 16;
@@ -86,15 +93,16 @@ void product_column(std::int64_t outputs, const float* w, const float* scales, c
     outputs -= kOutputs;
   }
   if constexpr (kOutputs > 1)
-    if (outputs > 0) product_column<V, kRows, kOutputs - 1>(outputs, w, scales, x, acc);
+    if (outputs > 0) product_column<V, kRows, kOutputs - 1>(outputs, w, scales, x, next, acc);
 }
 
 // The same for any number of rows: strips of kTileRows, then one of the rest.
 template <class V, int kRows = V::kTileRows>
 void product_block(std::int64_t rows, std::int64_t outputs, const float* w, const float* scales, const float* x, float* acc) {
   while (rows >= kRows) {
-    product_column<V, kRows>(outputs, w, scales, x, acc);
-    x += kRows * kSuperblock;
+    const float* next = x + kRows * kSuperblock;
+    product_column<V, kRows>(outputs, w, scales, x, reinterpret_cast<const std::byte*>(next), acc);
+    x = next;
     acc += kRows * outputs * 16;
     rows -= kRows;
   }
