@@ -20,6 +20,7 @@ struct Avx2 {
   // 16 registers: 12 or fewer sums, the tile's rows of x and one weight.
   static constexpr int kTileRows = 4;
   static constexpr int kTileOutputs[5] = {0, 8, 6, 4, 3};
+  static constexpr std::int64_t kOutputBlock = 12;
 
   static F zero() { return _mm256_setzero_ps(); }
   static F set1(float v) { return _mm256_set1_ps(v); }

@@ -161,6 +161,7 @@ struct Avx512 {
   // 32 registers: 24 or fewer sums, the tile's rows of x and one weight.
   static constexpr int kTileRows = 4;
   static constexpr int kTileOutputs[5] = {0, 8, 8, 6, 6};
+  static constexpr std::int64_t kOutputBlock = 24;
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set1(float v) { return _mm512_set1_ps(v); }

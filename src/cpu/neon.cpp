@@ -155,6 +155,7 @@ struct Neon {
   // 32 registers: 24 or fewer sums, the tile's rows of x and one weight.
   static constexpr int kTileRows = 4;
   static constexpr int kTileOutputs[5] = {0, 8, 8, 6, 6};
+  static constexpr std::int64_t kOutputBlock = 12;
 
   static F zero() { return vdupq_n_f32(0.0f); }
   static F set1(float v) { return vdupq_n_f32(v); }

@@ -1,10 +1,11 @@
 // The products of rule C2 over any vector type. Included once by each instruction set's file; `Vector` has
 //   F, kWidth (4, 8 or 16 floats), load, store, zero, set1, add, mul, fma(a, b, c) = a * b + c, tree(16 accumulators),
 //   kWeightStride and kWeightOffset: where widened rows stand in scratch, in floats; kTileRows and kTileOutputs[rows]:
-//   register tiles that fit its register file, widen(format): the function that widens a superblock to PackedRows order,
-//   kDecodeOutputs: rows of int4 weights that decode_int4 takes together, 0 for none; for it decode_row (x as int4_chains wants
-//   it, null when that is impossible), int4_chains (asks for the codes of a later step on its way), spread4 (scales of groups of
-//   64), to_decode_order and from_decode_order.
+//   register tiles that fit its register file, kOutputBlock: weight rows widened at a time when there are several rows of x,
+//   widen(format): the function that widens a superblock to PackedRows order, kDecodeOutputs: rows of int4 weights that
+//   decode_int4 takes together, 0 for none; for it decode_row (x as int4_chains wants it, null when that is impossible),
+//   int4_chains (asks for the codes of a later step on its way), spread4 (scales of groups of 64), to_decode_order and
+//   from_decode_order.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -82,7 +83,7 @@ void product_column(std::int64_t outputs, const float* w, const float* scales, c
                     float* acc) {
   while (outputs >= kOutputs) {
     if constexpr (kRows == V::kTileRows) {
-      constexpr std::int64_t kShare = 4 * kRows * kSuperblock * kOutputs / kOutputBlock;
+      constexpr std::int64_t kShare = 4 * kRows * kSuperblock * kOutputs / V::kOutputBlock;
       for (std::int64_t b = 0; b < kShare; b += kCacheLine) prefetch_line(next + b);
       next += kShare;
     }
@@ -184,10 +185,10 @@ struct ProductScratch {
   float* row;  // the row of x as decode_int4 wants it
   explicit ProductScratch(const KernelScratch& s)
       : weights(reinterpret_cast<float*>(s.data)),
-        scales(weights + (kOutputBlock + 1) * (kSuperblock + 16)),
-        half_scales(scales + kOutputBlock * 16),
+        scales(weights + (kLargestOutputBlock + 1) * (kSuperblock + 16)),
+        half_scales(scales + kLargestOutputBlock * 16),
         acc(half_scales + 32),
-        staged(reinterpret_cast<std::byte*>(acc + kOutputBlock * kRowPanel * 16)),
+        staged(reinterpret_cast<std::byte*>(acc + kLargestOutputBlock * kRowPanel * 16)),
         row(reinterpret_cast<float*>(staged + kStagedBytes)) {}
 };
 
@@ -273,7 +274,7 @@ void matmul_panel(const WeightReader<V>& reader, const ProductScratch& scratch, 
     if (x_rows == 1 && int4 && layout.kind != ScaleKind::kHalfBlocks) first = decode_int4(reader, scratch, first, last, x, y);
   }
   const bool decode = rows == 1;
-  const std::int64_t block = decode ? 8 : kOutputBlock;
+  const std::int64_t block = decode ? 8 : V::kOutputBlock;
   const std::byte* end = w.data + last * w.row_bytes;
   for (std::int64_t o = first; o < last; o += block) {
     const std::int64_t outputs = smaller(block, last - o);
