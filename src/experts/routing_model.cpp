@@ -74,21 +74,42 @@ RoutingModel::RoutingModel(const RoutingOptions& options)
 }
 
 // The latest position up to `position` where a segment of this stream starts.
-std::uint64_t RoutingModel::segment_start(std::uint64_t stream, std::int64_t position, std::uint64_t end) const {
+std::int64_t RoutingModel::segment_start(std::uint64_t stream, std::int64_t position, std::uint64_t end) const {
   const std::uint64_t key = mix(options_.seed, stream);
   const std::int64_t first = std::max<std::int64_t>(0, position - kLongestSegment);
   std::int64_t p = position;
   while (p > first && (mix(key, static_cast<std::uint64_t>(p)) >> 32) >= end) --p;
-  return static_cast<std::uint64_t>(p);
+  return p;
+}
+
+std::int64_t RoutingModel::topic_at(std::int64_t position) const {
+  const auto start = static_cast<std::uint64_t>(segment_start(kTopicEnd, position, topic_end_));
+  return static_cast<std::int64_t>(mix(mix(options_.seed, kTopicDraw), start) % static_cast<std::uint64_t>(options_.topics));
+}
+std::int64_t RoutingModel::phrase_at(std::int64_t position) const { return segment_start(kPhraseEnd, position, phrase_end_); }
+
+std::uint64_t RoutingModel::topic_key(std::int64_t topic, std::int64_t layer) const {
+  return mix(mix(mix(options_.seed, kTopicScore), static_cast<std::uint64_t>(topic)), static_cast<std::uint64_t>(layer));
+}
+std::uint64_t RoutingModel::phrase_key(std::int64_t phrase, std::int64_t layer) const {
+  return mix(mix(mix(options_.seed, kPhraseScore), static_cast<std::uint64_t>(phrase)), static_cast<std::uint64_t>(layer));
+}
+
+double RoutingModel::lasting_part(std::int64_t layer, std::int64_t expert) const {
+  return lasting_[static_cast<std::size_t>(layer * options_.experts + expert)] / kUnit;
+}
+double RoutingModel::topic_part(std::int64_t topic, std::int64_t layer, std::int64_t expert) const {
+  return static_cast<double>(topic_weight_ * bell(mix(topic_key(topic, layer) ^ static_cast<std::uint64_t>(expert)))) /
+         (kUnit * kUnit);
+}
+double RoutingModel::phrase_part(std::int64_t phrase, std::int64_t layer, std::int64_t expert) const {
+  return static_cast<double>(phrase_weight_ * bell(mix(phrase_key(phrase, layer) ^ static_cast<std::uint64_t>(expert)))) /
+         (kUnit * kUnit);
 }
 
 void RoutingModel::rank(std::int64_t position, std::int64_t layer, std::size_t count, std::vector<std::int32_t>& ids) const {
   const std::uint64_t seed = options_.seed, at_layer = static_cast<std::uint64_t>(layer);
-  const std::uint64_t topic =
-      mix(mix(seed, kTopicDraw), segment_start(kTopicEnd, position, topic_end_)) % static_cast<std::uint64_t>(options_.topics);
-  const std::uint64_t phrase = segment_start(kPhraseEnd, position, phrase_end_);
-  const std::uint64_t topic_key = mix(mix(mix(seed, kTopicScore), topic), at_layer);
-  const std::uint64_t phrase_key = mix(mix(mix(seed, kPhraseScore), phrase), at_layer);
+  const std::uint64_t of_topic = topic_key(topic_at(position), layer), of_phrase = phrase_key(phrase_at(position), layer);
   const std::uint64_t end_key = mix(mix(seed, kNoiseEnd), at_layer), draw_key = mix(mix(seed, kNoiseDraw), at_layer);
   std::vector<std::int64_t> scores(static_cast<std::size_t>(options_.experts));
   for (std::size_t e = 0; e < scores.size(); ++e) {
@@ -98,7 +119,7 @@ void RoutingModel::rank(std::int64_t position, std::int64_t layer, std::size_t c
     while (drawn > first && (mix(end_key ^ noise_at(drawn)) >> 32) >= noise_end_) --drawn;
     scores[e] =
         std::int64_t{lasting_[static_cast<std::size_t>(layer * options_.experts) + e]} * static_cast<std::int64_t>(kUnit) +
-        topic_weight_ * bell(mix(topic_key ^ e)) + phrase_weight_ * bell(mix(phrase_key ^ e)) +
+        topic_weight_ * bell(mix(of_topic ^ e)) + phrase_weight_ * bell(mix(of_phrase ^ e)) +
         noise_weight_ * bell(mix(draw_key ^ noise_at(drawn)));
   }
   ids.resize(scores.size());

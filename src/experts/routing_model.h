@@ -38,10 +38,20 @@ class RoutingModel {
   // best ranks more surely than the last), the rest are near misses. Best first, distinct.
   void predict(std::int64_t position, std::int64_t layer, std::vector<std::int32_t>& ids) const;
 
+  // What a score is made of, for yardsticks that are told a part of it: the topic's number and the position at which the
+  // phrase began, and the parts, each times its weight. What is left of a score is noise.
+  std::int64_t topic_at(std::int64_t position) const;
+  std::int64_t phrase_at(std::int64_t position) const;
+  double lasting_part(std::int64_t layer, std::int64_t expert) const;
+  double topic_part(std::int64_t topic, std::int64_t layer, std::int64_t expert) const;
+  double phrase_part(std::int64_t phrase, std::int64_t layer, std::int64_t expert) const;
+
  private:
   // Experts by falling score, the first `count` of them.
   void rank(std::int64_t position, std::int64_t layer, std::size_t count, std::vector<std::int32_t>& ids) const;
-  std::uint64_t segment_start(std::uint64_t stream, std::int64_t position, std::uint64_t threshold) const;
+  std::uint64_t topic_key(std::int64_t topic, std::int64_t layer) const;
+  std::uint64_t phrase_key(std::int64_t phrase, std::int64_t layer) const;
+  std::int64_t segment_start(std::uint64_t stream, std::int64_t position, std::uint64_t threshold) const;
 
   RoutingOptions options_;
   std::vector<std::int32_t> lasting_;  // [layers][experts], scores in 1/4096 of a unit
