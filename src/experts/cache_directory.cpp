@@ -204,6 +204,12 @@ std::span<const std::int32_t> CacheDirectory::set_usable(std::int64_t slots) {
   return std::span(unused_).subspan(before);
 }
 
+void CacheDirectory::retire(std::int32_t slot) {
+  const auto erased = std::erase(unused_, slot);
+  assert(erased == 1);
+  slots_ -= static_cast<std::int64_t>(erased);
+}
+
 void CacheDirectory::unpin() {
   for (Entry& e : entries_) e.pinned = false;
   for (Least& least : least_) least.known = false;

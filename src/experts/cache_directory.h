@@ -68,6 +68,8 @@ class CacheDirectory {
   // when too little is left beside them. What is held stays where it is, so more may be in use than asked for: ask again.
   // Returns the slots that are used no more since this call; valid until the next one.
   std::span<const std::int32_t> set_usable(std::int64_t slots);
+  // A slot that set_usable took out of use is never used again: there is one less from now on.
+  void retire(std::int32_t slot);
   // Forgets a resident expert whose read failed: all holds end, the slot is free.
   void drop(std::int64_t layer, std::int64_t expert);
 

@@ -98,21 +98,22 @@ std::byte* SlabArena::slot(std::uint64_t index) const {
   return slabs_[index / plan_.slots_per_slab].data() + index % plan_.slots_per_slab * plan_.slot_bytes;
 }
 
-void SlabArena::give_back(std::uint64_t index) const {
+bool SlabArena::give_back(std::uint64_t index) const {
   static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto first = reinterpret_cast<std::uintptr_t>(slot(index));
   const std::uintptr_t begin = (first + page - 1) / page * page, end = (first + plan_.slot_bytes) / page * page;
-  if (begin >= end) return;
+  if (begin >= end) return true;
   auto* const pages = reinterpret_cast<void*>(begin);
 #if defined(__APPLE__)
   // New empty pages in place of the old ones. madvise(MADV_FREE_REUSABLE) would leave what the compressor holds of them.
-  ::mmap(pages, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  // Where it fails, the old ones may be gone already.
+  return ::mmap(pages, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
 #else
 #ifdef MADV_NOHUGEPAGE
   // Otherwise the kernel soon makes a whole huge page of what is left, and what was given back is taken again.
   ::madvise(pages, end - begin, MADV_NOHUGEPAGE);
 #endif
-  ::madvise(pages, end - begin, MADV_DONTNEED);
+  return ::madvise(pages, end - begin, MADV_DONTNEED) == 0;
 #endif
 }
 

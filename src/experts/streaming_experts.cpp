@@ -69,9 +69,13 @@ void StreamingExperts::begin_step(StepPhase phase, std::int64_t rows) {
 
 void StreamingExperts::follow_memory() {
   if (const auto sample = options_.memory()) governor_->update(*sample);
-  if (directory_.usable() == governor_->slots()) return;
-  for (const std::int32_t slot : directory_.set_usable(governor_->slots())) arena_.give_back(static_cast<std::uint64_t>(slot));
-  most_given_up_ = std::max(most_given_up_, directory_.slots() - directory_.usable());
+  const std::int64_t slots = std::min(governor_->slots(), directory_.slots());
+  if (directory_.usable() == slots) return;
+  const auto unused = directory_.set_usable(slots);
+  const std::vector<std::int32_t> gone(unused.begin(), unused.end());
+  for (const std::int32_t slot : gone)
+    if (!arena_.give_back(static_cast<std::uint64_t>(slot))) directory_.retire(slot);
+  most_given_up_ = std::max(most_given_up_, all_slots() - directory_.usable());
 }
 
 void StreamingExperts::start_read(std::int64_t layer, std::int32_t expert, std::int32_t slot, ReadPriority priority) {
@@ -256,9 +260,10 @@ StreamingStats StreamingExperts::stats() const {
           steps_[static_cast<std::size_t>(StepPhase::kPrefill)],
           steps_[static_cast<std::size_t>(StepPhase::kDecode)],
           expert_bytes_,
-          directory_.slots(),
-          directory_.slots() - directory_.usable(),
-          most_given_up_};
+          all_slots(),
+          all_slots() - directory_.usable(),
+          most_given_up_,
+          all_slots() - directory_.slots()};
 }
 
 }  // namespace colibri

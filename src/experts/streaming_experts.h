@@ -36,6 +36,7 @@ struct StreamingStats {
   std::uint64_t expert_bytes = 0;  // one expert's, on disk
   // Of `slots`: not used because memory was short; now, and at most at one time since the source was opened.
   std::int64_t slots = 0, given_up = 0, most_given_up = 0;
+  std::int64_t lost = 0;  // of those given up now: the system did not take them back, and they are not used again
 
   StreamingStats since(const StreamingStats& before) const;
 };
@@ -83,6 +84,7 @@ class StreamingExperts final : public ExpertSource {
   StreamingExperts(std::vector<std::vector<ReadPlan>> plans, CacheDirectory directory, SlabArena arena,
                    std::unique_ptr<RecordReader> reader, StreamingOptions options);
   void follow_memory();
+  std::int64_t all_slots() const { return static_cast<std::int64_t>(arena_.slots()); }
   void start_read(std::int64_t layer, std::int32_t expert, std::int32_t slot, ReadPriority priority);
   Read* reading(std::int64_t layer, std::int32_t expert);
   void place_missing();

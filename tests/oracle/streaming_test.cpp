@@ -1,6 +1,10 @@
 // Experts streamed from disk through a cache: the same bits as with everything in memory, whatever the size of the cache, the
 // policy, prefetching, the reader and its modes, and whatever goes wrong on the disk.
 #include <gtest/gtest.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <filesystem>
@@ -129,6 +133,38 @@ TEST(Streaming, SameBitsWhileSlotsComeAndGo) {
     }
   }
 }
+
+#if defined(__linux__)
+// Slots that the system does not take back are left alone for good: the same bits with those that remain.
+TEST(Streaming, SameBitsWhenTheSystemKeepsSlotsThatWereGivenUp) {
+  const fs::path dir = kRoot / "models/demo";
+  const std::vector<std::int32_t> prompt = prompt_of(dir, "ids.long", 40);
+  constexpr std::int64_t kTokens = 30, kSlots = 24, kLeast = 3;
+  auto resident = Engine::open(options_for(dir));
+  ASSERT_TRUE(resident) << resident.error().message;
+  const Outcome reference = run(**resident, prompt, kTokens);
+  EngineOptions options = options_for(dir);
+  options.expert_slots = kSlots;
+  options.prefill_chunk = 8;
+  options.memory_samples = [step = 0]() mutable -> std::optional<MemorySample> {
+    MemorySample sample;
+    sample.seconds = 100.0 * ++step;
+    sample.pressure = step >= 3 && step <= 12 ? MemoryPressure::kCritical : MemoryPressure::kNormal;
+    return sample;
+  };
+  auto engine = Engine::open(options);
+  ASSERT_TRUE(engine) << engine.error().message;
+  const SlabArena& arena = (*engine)->streaming()->arena();
+  for (std::uint64_t i = 0; i < arena.slots(); ++i)
+    if (::syscall(SYS_mlock, arena.slot(i) + arena.slot_bytes() / 2, 1) != 0) GTEST_SKIP() << "no pages may be locked here";
+  EXPECT_EQ(run(**engine, prompt, kTokens), reference);
+  const StreamingStats stats = (*engine)->streaming()->stats();
+  EXPECT_EQ(stats.slots, kSlots);
+  EXPECT_EQ(stats.most_given_up, kSlots - kLeast);
+  EXPECT_EQ(stats.lost, kSlots - kLeast) << "every slot given up had a locked page";
+  EXPECT_EQ(stats.given_up, stats.lost) << "they do not come back";
+}
+#endif
 
 // A prompt whose layers need more experts than there are slots runs in waves and reads each needed expert once per chunk.
 TEST(Streaming, PrefillReadsEachNeededExpertOncePerChunk) {

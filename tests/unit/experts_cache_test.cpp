@@ -305,6 +305,30 @@ TEST(CacheDirectory, TheLeastWorthLeaveTheSlotsThatGoAndWhatIsInUseStays) {
   for (const std::int32_t id : {6, 7}) EXPECT_EQ(directory.place(0, id).value().evicted, CacheDirectory::kNone);
 }
 
+TEST(CacheDirectory, ARetiredSlotIsNeverUsedAgain) {
+  const CacheShape shape{1, 10, 2};
+  CacheDirectory directory(shape, 5, policy("lru", shape));
+  const auto gone = directory.set_usable(2);
+  ASSERT_EQ(gone.size(), 3u);
+  const std::int32_t retired = gone[1];
+  directory.retire(retired);
+  EXPECT_EQ(directory.slots(), 4);
+  EXPECT_EQ(directory.usable(), 2);
+  EXPECT_TRUE(directory.set_usable(4).empty());
+  EXPECT_EQ(directory.usable(), 4);
+  std::vector<std::int32_t> slots;
+  for (std::int32_t e = 0; e < 10; e += 2) {
+    directory.begin_step(StepPhase::kDecode, 1);
+    directory.request(0, std::vector{e, e + 1}, std::vector{1, 1}, slots);
+    for (const std::int32_t id : {e, e + 1}) {
+      EXPECT_NE(directory.place(0, id).value().slot, retired);
+      EXPECT_LE(directory.resident(), 4);
+    }
+    for (const std::int32_t id : {e, e + 1}) directory.release(0, id);
+  }
+  EXPECT_EQ(directory.resident(), 4);
+}
+
 TEST(CacheDirectory, LayerLimitsAndFloorsHold) {
   const Trace trace = random_trace(9, 4, 12, 2, 80);
   const CacheShape shape = cache_shape(trace.model);

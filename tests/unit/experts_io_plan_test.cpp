@@ -1,5 +1,9 @@
 // Slab plans, slot layouts and reads: pure functions, on made-up records and on the headers of the tree's models.
 #include <gtest/gtest.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <limits>
 #include <set>
@@ -100,7 +104,7 @@ TEST(SlabArena, ASlotGivenBackTakesNoMemoryAndNothingFromItsNeighbours) {
   ASSERT_EQ(arena->slots(), 10u);
   for (std::uint64_t i = 0; i < 10; ++i) std::memset(arena->slot(i), static_cast<int>(i + 1), kSlot);
   const std::uint64_t before = sample_memory().value().footprint;
-  for (std::uint64_t i = 1; i < 9; ++i) arena->give_back(i);
+  for (std::uint64_t i = 1; i < 9; ++i) EXPECT_TRUE(arena->give_back(i));
   EXPECT_LE(sample_memory().value().footprint + 7 * kSlot, before);
   for (const std::uint64_t i : {std::uint64_t{0}, std::uint64_t{9}}) {
     const std::vector<std::byte> whole(kSlot, static_cast<std::byte>(i + 1));
@@ -112,6 +116,23 @@ TEST(SlabArena, ASlotGivenBackTakesNoMemoryAndNothingFromItsNeighbours) {
     EXPECT_EQ(arena->slot(i)[kSlot / 2], std::byte{7});
   }
 }
+
+#if defined(__linux__)
+// The system call itself: sanitizers make nothing of the library's mlock.
+TEST(SlabArena, ASlotThatTheSystemKeepsIsSaidToBeKept) {
+  constexpr std::uint64_t kSlot = std::uint64_t{1} << 20;
+  const auto plan = plan_slabs(2 * kSlot, kSlot, 2, ~std::uint64_t{0});
+  ASSERT_TRUE(plan);
+  auto arena = SlabArena::allocate(*plan, nullptr);
+  ASSERT_TRUE(arena) << arena.error().message;
+  std::byte* const locked = arena->slot(1) + kSlot / 2;
+  if (::syscall(SYS_mlock, locked, 1) != 0) GTEST_SKIP() << "no page may be locked here";
+  EXPECT_FALSE(arena->give_back(1));
+  EXPECT_TRUE(arena->give_back(0));
+  ::syscall(SYS_munlock, locked, 1);
+  EXPECT_TRUE(arena->give_back(1));
+}
+#endif
 
 TEST(SlabArena, AnImpossibleSizeIsAnError) {
   SlabPlan plan;
