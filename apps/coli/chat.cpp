@@ -78,6 +78,7 @@ class Chat {
         answers_, prompt_tokens_, prompt_seconds_, rate(prompt_tokens_, prompt_seconds_), decode_tokens_, decode_seconds_,
         rate(decode_steps_, decode_seconds_), human_bytes(peak_memory_),
         rule_.temperature > 0 ? fmt::format("; seed {}", rule_.seed) : "");
+    if (experts_) fmt::print(stderr, "coli: {}\n", describe_experts(*experts_, experts_->steps_decode));
   }
   bool used() const { return answers_ > 0; }
 
@@ -167,6 +168,7 @@ class Chat {
     decode_steps_ += stats.decode_steps;
     decode_seconds_ += stats.decode_seconds;
     peak_memory_ = stats.peak_memory_bytes;
+    if (const StreamingExperts* streaming = model_.engine->streaming()) experts_ = streaming->stats();
   }
 
   void start_dim() const {
@@ -186,6 +188,7 @@ class Chat {
   std::int64_t answers_ = 0, prompt_tokens_ = 0, decode_tokens_ = 0, decode_steps_ = 0;
   double prompt_seconds_ = 0, decode_seconds_ = 0;
   std::uint64_t peak_memory_ = 0;
+  std::optional<StreamingStats> experts_;  // since the model was opened, where experts are streamed
 };
 
 int chat(const ChatFlags& flags) {

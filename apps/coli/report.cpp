@@ -99,12 +99,12 @@ namespace {
 struct PerToken {
   double needed = 0, read = 0, bytes = 0;
 };
-PerToken experts_per_token(const GenerateStats& s) {
-  if (s.decode_steps == 0) return {};
-  const CacheCounts& d = s.experts.decode;
-  const auto steps = static_cast<double>(s.decode_steps);
+PerToken experts_per_token(const StreamingStats& experts, std::int64_t answer_steps) {
+  if (answer_steps == 0) return {};
+  const CacheCounts& d = experts.decode;
+  const auto steps = static_cast<double>(answer_steps);
   const double read = static_cast<double>(d.needed - d.hits + d.prefetched + d.unused) / steps;
-  return {static_cast<double>(d.needed) / steps, read, read * static_cast<double>(s.experts.expert_bytes)};
+  return {static_cast<double>(d.needed) / steps, read, read * static_cast<double>(experts.expert_bytes)};
 }
 
 // Milliseconds; `other` takes in what lies outside the graph, such as choosing the token.
@@ -143,21 +143,25 @@ std::string describe_phases(const GenerateStats& s) {
         a.attention, a.expert_wait, a.expert_matmul, a.feed_forward, a.head, a.other,
         s.gpu ? fmt::format(", GPU {:.1f} ms", a.gpu) : "");
   }
-  if (!s.streamed) return text;
-  const CacheCounts& d = s.experts.decode;
+  return text;
+}
+
+std::string describe_experts(const StreamingStats& experts, std::int64_t answer_steps) {
+  const CacheCounts& d = experts.decode;
   const std::uint64_t cached = d.hits - d.pinned - d.prefetched;
-  const PerToken per_token = experts_per_token(s);
-  text += fmt::format(
-      "\ncoli: experts: answer hit {:.1f} % (pinned {:.1f}, cached {:.1f}, prefetched {:.1f}), prompt hit {:.1f} %; {} read, "
+  const PerToken per_token = experts_per_token(experts, answer_steps);
+  std::string text = fmt::format(
+      "experts: answer hit {:.1f} % (pinned {:.1f}, cached {:.1f}, prefetched {:.1f}), prompt hit {:.1f} %; {} read, "
       "{:.2f} GB/s; "
       "{} predicted and not needed; per token {:.1f} experts, {:.1f} of them read ({})",
       share(d.hits, d.needed), share(d.pinned, d.needed), share(cached, d.needed), share(d.prefetched, d.needed),
-      share(s.experts.prefill.hits, s.experts.prefill.needed), human_bytes(s.experts.reader.bytes),
-      gigabytes_per_second(s.experts.reader), d.unused + s.experts.prefill.unused, per_token.needed, per_token.read,
+      share(experts.prefill.hits, experts.prefill.needed), human_bytes(experts.reader.bytes),
+      gigabytes_per_second(experts.reader), d.unused + experts.prefill.unused, per_token.needed, per_token.read,
       human_bytes(static_cast<std::uint64_t>(per_token.bytes)));
-  if (s.experts.most_given_up > 0)
-    text += fmt::format("; memory was short: {} of {} slots given up at most, {} now", s.experts.most_given_up, s.experts.slots,
-                        s.experts.given_up);
+  if (experts.most_given_up > 0)
+    text += fmt::format("; memory was short: {} of {} slots given up at most, {} now", experts.most_given_up, experts.slots,
+                        experts.given_up);
+  if (experts.lost > 0) text += fmt::format(" ({} of these not taken back by the system and not used again)", experts.lost);
   return text;
 }
 
@@ -234,7 +238,7 @@ nlohmann::json to_json(const GenerateStats& s) {
               {"prefetched", c.prefetched},
               {"predicted_unused", c.unused}};
     };
-    const PerToken per_token = experts_per_token(s);
+    const PerToken per_token = experts_per_token(s.experts, s.decode_steps);
     out["experts"] = {{"per_token", {{"needed", per_token.needed}, {"read", per_token.read}, {"bytes", per_token.bytes}}},
                       {"prompt", counts(s.experts.prefill)},
                       {"answer", counts(s.experts.decode)},
@@ -244,7 +248,7 @@ nlohmann::json to_json(const GenerateStats& s) {
                       {"answer_gb_per_second", gigabytes_per_second(s.answer_reads)}};
     if (s.experts.most_given_up > 0)
       out["experts"]["slots_given_up"] = {
-          {"of", s.experts.slots}, {"most", s.experts.most_given_up}, {"now", s.experts.given_up}};
+          {"of", s.experts.slots}, {"most", s.experts.most_given_up}, {"now", s.experts.given_up}, {"lost", s.experts.lost}};
   }
   return out;
 }

@@ -25,8 +25,10 @@ double rate(std::int64_t count, double seconds);  // per second; 0 when there wa
 
 // One line for stderr. What was not measured, because no token was sampled, is left out.
 std::string describe(const GenerateStats& stats);
-// Where the time went, and what the expert cache did when there was one: one line each.
+// Where the time went: a line for all of it and, where there was an answer, one for each of its tokens.
 std::string describe_phases(const GenerateStats& stats);
+// What the expert cache and the disk did, and the slots given up; answers took so many steps after their prompts.
+std::string describe_experts(const StreamingStats& experts, std::int64_t answer_steps);
 // What a GPU did, in the words of the reports about this family of engines; empty without one.
 std::string describe_gpu(const GenerateStats& stats);
 // The same as fields of a JSON object; first_token_seconds and logits_hash are null when nothing was sampled.

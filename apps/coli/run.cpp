@@ -147,6 +147,7 @@ int run(const RunFlags& flags) {
   } else {
     fmt::print(stderr, "coli: {}{}\n", describe(*stats), rule.temperature > 0 ? fmt::format("; seed {}", rule.seed) : "");
     fmt::print(stderr, "coli: {}\n", describe_phases(*stats));
+    if (stats->streamed) fmt::print(stderr, "coli: {}\n", describe_experts(stats->experts, stats->decode_steps));
     if (stats->gpu) fmt::print(stderr, "coli: {}\n", describe_gpu(*stats));
   }
   if (InterruptGuard::interrupted()) return kExitInterrupted;

@@ -105,6 +105,15 @@ TEST_F(Budget, SlotsAreGivenUpForWhatWasNotPlanned) {
   const json& given_up = more["experts"]["slots_given_up"];
   EXPECT_GT(given_up["most"], 8);
   EXPECT_LT(given_up["most"], given_up["of"]) << "no more than it takes";
+
+  ChildOptions options;
+  options.environment = {{"LD_PRELOAD", MORE_MEMORY_LIBRARY}, {"MORE_MEMORY", std::to_string(kMore)}};
+  options.input = prompt_ + "\n";
+  const ChildResult chat = run_coli({"chat", "--model", model_, "--temp", "0", "-n", "12", "--ctx", "256", "--prefill-chunk",
+                                     "32", "--ram", "0.43", "--direct", "on", "--no-usage"},
+                                    options);
+  EXPECT_EQ(chat.exit_code, 0) << chat.err;
+  EXPECT_NE(chat.err.find(" slots given up at most"), std::string::npos) << chat.err;
 }
 #endif
 

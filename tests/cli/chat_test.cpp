@@ -50,6 +50,17 @@ TEST(Chat, SecondTurnComputesOnlyWhatIsNew) {
   EXPECT_LE(both, 2 * first) << two.err;
 }
 
+TEST(Chat, TheEndTellsWhatTheExpertCacheDid) {
+  const ChildResult streamed = chat("Hi!\nHi!\n", {"--cache-experts", "30", "--no-usage"});
+  EXPECT_EQ(streamed.exit_code, 0) << streamed.err;
+  EXPECT_NE(streamed.err.find("coli: experts: answer hit "), std::string::npos) << streamed.err;
+  EXPECT_NE(streamed.err.find("per token 18.0 experts"), std::string::npos) << "6 layers, 3 each: " << streamed.err;
+  EXPECT_EQ(streamed.err.find("slots given up"), std::string::npos) << "memory is not short: " << streamed.err;
+  const ChildResult resident = chat("Hi!\nHi!\n");
+  EXPECT_EQ(resident.out, streamed.out);
+  EXPECT_EQ(resident.err.find("experts:"), std::string::npos) << "nothing is streamed: " << resident.err;
+}
+
 TEST(Chat, CommandsAndEmptyLines) {
   const ChildResult result = chat("\n  \n:help\n:nonsense\n");
   EXPECT_EQ(result.exit_code, 0);
