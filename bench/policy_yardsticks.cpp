@@ -3,8 +3,8 @@
 //
 //   policy_yardsticks [TOKENS [SEED [HORIZON [ROWS]]]]     default: 1500 1 10 abcdefgh
 //
-// HORIZON is that of told_policy.h, ROWS are the letters of the rows wanted. The slow rows are e, f and g: about a minute for
-// 1,500 tokens and ten for 12,000.
+// HORIZON is that of told_policy.h, ROWS are the letters of the rows wanted. Rows e, f and g are slow: about a
+// minute each for 1,500 tokens, ten for 12,000.
 #include <fmt/format.h>
 
 #include <charconv>
