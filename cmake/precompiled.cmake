@@ -1,7 +1,7 @@
 # The headers of the standard library and of {fmt} that nearly every file includes, parsed once. A file still includes all it
-# uses: cross builds and clang-tidy do without this and would show what is missing.
+# uses: the cross build for macOS and clang-tidy do without this and would show what is missing.
 option(COLIBRI_PRECOMPILE "Parse the most used library headers once" ON)
-if(CMAKE_CROSSCOMPILING)
+if(CMAKE_CROSSCOMPILING AND CMAKE_SYSTEM_NAME STREQUAL Darwin)
   set(COLIBRI_PRECOMPILE OFF)
 endif()
 
