@@ -37,8 +37,11 @@ Result<std::string> read_prompt(const std::string& path) {
   if (file == nullptr) return fail("{}: {}", name, std::strerror(errno));
   std::string text;
   char buffer[1 << 14];
-  for (std::size_t n = 0; text.size() <= kMaxPromptBytes && (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;)
+  std::size_t n = sizeof buffer;  // fewer: the end, or an error
+  while (n == sizeof buffer && text.size() <= kMaxPromptBytes) {
+    n = std::fread(buffer, 1, sizeof buffer, file);
     text.append(buffer, n);
+  }
   const int error = std::ferror(file) ? errno : 0;
   if (!is_stdin) std::fclose(file);
   if (error != 0) return fail("{}: {}", name, std::strerror(error));

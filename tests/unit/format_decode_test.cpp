@@ -11,7 +11,6 @@
 namespace colibri {
 namespace {
 
-using test::bytes_of;
 using test::PackedMatrix;
 using test::Random;
 
@@ -127,9 +126,10 @@ TEST(GoldenBytes, Fp8BlocksCountFromTheStoredTensor) {
   const Matrix m = view(WeightFormat::kF8Block128, rows, cols, 128, data.data(), scales);
   for (const std::int64_t o : {0, 127, 128, 255, 256, 299}) {
     const Row row = row_of(m, o);
-    EXPECT_EQ(row[0], static_cast<float>(1 + o / 128 * 2)) << o;
+    const std::int64_t block = o / 128;
+    EXPECT_EQ(row[0], static_cast<float>(1 + 2 * block)) << o;
     EXPECT_EQ(row[127], row[0]) << o;
-    EXPECT_EQ(row[128], static_cast<float>(2 + o / 128 * 2)) << o;
+    EXPECT_EQ(row[128], static_cast<float>(2 + 2 * block)) << o;
   }
   const Matrix part = m.rows_view(100, 200).rows_view(20, 150);  // rows 120 .. 269
   for (std::int64_t o = 0; o < part.rows; ++o) ASSERT_EQ(row_of(part, o), row_of(m, 120 + o)) << o;
