@@ -1,6 +1,6 @@
 #!/bin/sh
 # The record reader beside fio on the same scratch file: the same block size (the reader's pieces) and depth, uncached
-# and buffered. Five rounds of one second each: fio, reader, reader, fio. Prints the median of the rounds' means in GB/s
+# and buffered. Five rounds of four runs, one second each: fio, reader, reader, fio. Prints the median of the rounds' means in GB/s
 # and the ratio (aim: at least 0.9).
 #   bench/io_fio.sh [GIB [WAY [DEPTHS]]]     size of the scratch file in the build folder (default 4; it is deleted
 #                                            afterwards), one way only ("threads buffered"), its depths ("1 4")

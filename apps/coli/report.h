@@ -27,7 +27,8 @@ double rate(std::int64_t count, double seconds);  // per second; 0 when there wa
 std::string describe(const GenerateStats& stats);
 // Where the time went: a line for all of it and, where there was an answer, one for each of its tokens.
 std::string describe_phases(const GenerateStats& stats);
-// What the expert cache and the disk did, and the slots given up; answers took so many steps after their prompts.
+// What the expert cache and the disk did, and the slots given up. answer_steps: decode steps, what figures per token of the
+// answer are divided by.
 std::string describe_experts(const StreamingStats& experts, std::int64_t answer_steps);
 // What a GPU did, in the words of the reports about this family of engines; empty without one.
 std::string describe_gpu(const GenerateStats& stats);

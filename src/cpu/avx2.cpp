@@ -37,7 +37,7 @@ struct Avx2 {
   }
   static F to_decode_order(F v) { return cpu::to_decode_order(v); }
   static F from_decode_order(F v) { return cpu::from_decode_order(v); }
-  static void int4_chains(const std::byte* const (&source)[4], const float* x, const std::byte* ahead, F (&p)[4][2]) {
+  static void int4_chains(const std::byte* const (&source)[4], const float* x, Address ahead, F (&p)[4][2]) {
     int4_four_rows(source, x, ahead, p);
   }
   // Scales of four groups of two blocks, in the decode order.

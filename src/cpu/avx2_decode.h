@@ -74,10 +74,10 @@ inline void int4_four_steps(__m256i v, const float* x, __m256& even, __m256& odd
 
 // One superblock of four rows of codes times a prepared row: p[row][0] the even lanes' chains, p[row][1] the odd ones'.
 // Written out, since GCC keeps the sums in registers only when it sees no loop, and summed in variables of its own: p could be
-// part of the row for all the compiler knows, and then every step would be stored. `ahead`: four rows' codes of a later step,
+// part of the row for all the compiler knows, and then every step would be stored. `ahead`: as many codes that come later,
 // asked for line by line between the products: asked for at once they would wait for the few buffers that a core has for
 // lines on their way.
-inline void int4_four_rows(const std::byte* const (&source)[4], const float* x, const std::byte* ahead, __m256 (&p)[4][2]) {
+inline void int4_four_rows(const std::byte* const (&source)[4], const float* x, Address ahead, __m256 (&p)[4][2]) {
   const Dwords4 a = signed_int4_words(source[0]), b = signed_int4_words(source[1]);
   const Dwords4 c = signed_int4_words(source[2]), d = signed_int4_words(source[3]);
   const __m256 zero = _mm256_setzero_ps();

@@ -62,7 +62,7 @@ void widen_int4_512(const std::byte* source, float* out) {
 }
 
 // One superblock of four rows of codes times one row of x; sums and `ahead` as in avx2_decode.h.
-inline void int4_four_rows(const std::byte* const (&source)[4], const float* x, const std::byte* ahead, __m512 (&p)[4][1]) {
+inline void int4_four_rows(const std::byte* const (&source)[4], const float* x, Address ahead, __m512 (&p)[4][1]) {
   const __m512i shift = kInt4Shift.load();
   const __m512 values = kInt4Values.load();
   __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
@@ -176,7 +176,7 @@ struct Avx512 {
   static const float* decode_row(const float* x, std::int64_t /*superblocks*/, float* /*out*/) { return x; }
   static F to_decode_order(F v) { return v; }
   static F from_decode_order(F v) { return v; }
-  static void int4_chains(const std::byte* const (&source)[4], const float* x, const std::byte* ahead, F (&p)[4][1]) {
+  static void int4_chains(const std::byte* const (&source)[4], const float* x, Address ahead, F (&p)[4][1]) {
     int4_four_rows(source, x, ahead, p);
   }
   static F spread4(const float* scales) {

@@ -79,12 +79,11 @@ void product_tile(const float* w, const float* scales, const float* x, float* ac
 // that every tile's sums are one piece of memory and the pieces follow each other. next: the rows of x that come after
 // these; the tiles ask for their share of as many, since all of x is more than the first-level cache holds.
 template <class V, int kRows, int kOutputs = V::kTileOutputs[kRows]>
-void product_column(std::int64_t outputs, const float* w, const float* scales, const float* x, const std::byte* next,
-                    float* acc) {
+void product_column(std::int64_t outputs, const float* w, const float* scales, const float* x, Address next, float* acc) {
   while (outputs >= kOutputs) {
     if constexpr (kRows == V::kTileRows) {
       constexpr std::int64_t kShare = 4 * kRows * kSuperblock * kOutputs / V::kOutputBlock;
-      for (std::int64_t b = 0; b < kShare; b += kCacheLine) prefetch_line(next + b);
+      prefetch_range(next, kShare, next + kShare);
       next += kShare;
     }
     product_tile<V, kOutputs, kRows>(w, scales, x, acc);
@@ -102,7 +101,7 @@ template <class V, int kRows = V::kTileRows>
 void product_block(std::int64_t rows, std::int64_t outputs, const float* w, const float* scales, const float* x, float* acc) {
   while (rows >= kRows) {
     const float* next = x + kRows * kSuperblock;
-    product_column<V, kRows>(outputs, w, scales, x, reinterpret_cast<const std::byte*>(next), acc);
+    product_column<V, kRows>(outputs, w, scales, x, address_of(next), acc);
     x = next;
     acc += kRows * outputs * 16;
     rows -= kRows;
@@ -192,10 +191,11 @@ struct ProductScratch {
         row(reinterpret_cast<float*>(staged + kStagedBytes)) {}
 };
 
-// Bytes ahead of the weights being read that are asked for in decode. They are read once and in order, rows side by side, so
-// one linear stream serves all rows of a block. Nearer comes too late, farther fills the first-level cache
-// (docs/measurements.md).
-inline constexpr std::int64_t kPrefetchAhead = 8 * 1024;
+// How far ahead of the weights being read those to come are asked for in decode, in bytes: they are read once, rows side by
+// side, so while a block of rows is read the next one is asked for, in the order of memory. Blocks of short rows ask for those
+// after it: nearer comes too late (docs/measurements.md).
+inline constexpr std::int64_t kLeastAhead = 4 * 1024;
+constexpr std::int64_t bytes_ahead(std::int64_t block_bytes) { return larger(kLeastAhead, block_bytes); }
 
 // One row of x times int4 weights, kDecodeOutputs rows at a time; returns the first output that is left. Lanes stand in an
 // order that V likes; they are put right for the tree.
@@ -209,8 +209,9 @@ std::int64_t decode_int4(const WeightReader<V>& reader, const ProductScratch& sc
   if (row_x == nullptr) return first;
   const bool by_row = layout.kind == ScaleKind::kRow, by_64 = layout.kind == ScaleKind::kBlocks && layout.span == 2;
   const std::int64_t step_bytes = kOutputs * layout.bytes, scale_bytes = by_64 ? 16 * kOutputs : 0;
-  const std::byte* last_step = w.data + last * w.row_bytes - step_bytes;
-  const auto* scales_end = reinterpret_cast<const std::byte*>(w.scales + last * w.scale_stride);
+  const std::int64_t far = bytes_ahead(kOutputs * w.row_bytes);
+  const Address last_step = address_of(w.data + last * w.row_bytes) - step_bytes;
+  const Address scales_end = address_of(w.scales + last * w.scale_stride);
   std::byte* staged = reinterpret_cast<std::byte*>(scratch.weights);
   for (; first + kOutputs <= last; first += kOutputs) {
     const std::byte* codes[kOutputs];
@@ -223,8 +224,8 @@ std::int64_t decode_int4(const WeightReader<V>& reader, const ProductScratch& sc
       COLIBRI_UNROLL
       for (int h = 0; h < kParts; ++h) acc[n][h] = V::zero();
     }
-    const std::byte* ahead = codes[0] + kPrefetchAhead;
-    const auto* scales_ahead = reinterpret_cast<const std::byte*>(scales[0]) + kPrefetchAhead / 8;
+    Address ahead = address_of(codes[0]) + far;
+    Address scales_ahead = address_of(scales[0]) + far / 8;  // a group of 64: 32 bytes of codes, 4 of scale
     // Superblock s of all rows; scale_of(n, h): the block scales of row n, part h, in the decode order.
     const auto add = [&](std::int64_t s, auto&& scale_of) {
       prefetch_range(scales_ahead, scale_bytes, scales_end);
@@ -267,6 +268,7 @@ std::int64_t decode_int4(const WeightReader<V>& reader, const ProductScratch& sc
 template <class V>
 void matmul_panel(const WeightReader<V>& reader, const ProductScratch& scratch, std::int64_t first, std::int64_t last,
                   const float* x, std::int64_t x_rows, std::int64_t rows, float* y, std::int64_t y_stride) {
+  static_assert(V::kOutputBlock <= kLargestOutputBlock && V::kWeightStride <= kSuperblock + 16, "ProductScratch has room");
   const SuperblockLayout& layout = reader.layout;
   const Matrix& w = reader.w;
   if constexpr (V::kDecodeOutputs > 0) {
@@ -275,16 +277,16 @@ void matmul_panel(const WeightReader<V>& reader, const ProductScratch& scratch, 
   }
   const bool decode = rows == 1;
   const std::int64_t block = decode ? 8 : V::kOutputBlock;
-  const std::byte* end = w.data + last * w.row_bytes;
+  const Address end = address_of(w.data + last * w.row_bytes);
   for (std::int64_t o = first; o < last; o += block) {
     const std::int64_t outputs = smaller(block, last - o);
     for (std::int64_t i = 0; i < outputs * rows * 16; i += V::kWidth) V::store(scratch.acc + i, V::zero());
-    const std::byte* stream = w.data + o * w.row_bytes + larger(kPrefetchAhead, block * w.row_bytes);
+    Address stream = address_of(w.data + o * w.row_bytes) + bytes_ahead(block * w.row_bytes);
     for (std::int64_t s = 0; s < layout.count; ++s) {
       for (std::int64_t i = 0; i < outputs; ++i) {
         float* weights = scratch.weights + V::kWeightOffset + i * V::kWeightStride;
         // With many rows of x there is time enough to ask for the superblock that comes next.
-        prefetch_range(decode ? stream : w.data + (o + i) * w.row_bytes + (s + 1) * layout.bytes, layout.bytes, end);
+        prefetch_range(decode ? stream : address_of(w.data + (o + i) * w.row_bytes + (s + 1) * layout.bytes), layout.bytes, end);
         stream += layout.bytes;
         reader.read(o + i, s, weights, scratch.scales + 16 * i);
         if (layout.kind == ScaleKind::kHalfBlocks) reader.apply_half_scales(weights);

@@ -103,6 +103,7 @@ class Learned final : public CachePolicy {
   void begin_step(StepPhase phase, std::int64_t rows) override {
     phase_ = phase;
     rows_ = static_cast<double>(rows);
+    if (turns_++ > 0) passages_.end_turn();
     if (phase != StepPhase::kDecode) return;
     long_.add(step_, 1);
     short_.add(step_, 1);
@@ -112,7 +113,6 @@ class Learned final : public CachePolicy {
     weights_ = both.solve();
     long_.scale(kForget);
     short_.scale(kForgetLately);
-    if (steps_ > 0) passages_.end_turn();
     if (steps_++ % kRecallEvery == 0) passages_.recall(present_);
   }
 
@@ -188,6 +188,7 @@ class Learned final : public CachePolicy {
   Equations step_, short_, long_;  // of the step at hand, the last dozen and the last thousand
   Features weights_{};
   std::int64_t steps_ = 0;  // of decode
+  std::int64_t turns_ = 0;  // those and prefill chunks
   StepPhase phase_ = StepPhase::kDecode;
   double rows_ = 1;
 };

@@ -42,8 +42,8 @@ class SlabArena {
   std::byte* slot(std::uint64_t index) const;
 
   // Returns a slot's whole pages to the system. The slot may be written again at any time, which takes new pages; what it held is
-  // gone. Not for memory that a device uses. False: the system refused. Then the slot must not be used any more: its pages
-  // may be there still, or may be no memory at all.
+  // gone. Not for memory that a device uses. False: the system refused. Then the slot must not be used any more: on Linux its
+  // pages are still there, on macOS there may be no memory at all.
   [[nodiscard]] bool give_back(std::uint64_t index) const;
 
   // The slabs, for registration with a device.

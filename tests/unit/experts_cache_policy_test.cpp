@@ -112,6 +112,23 @@ TEST(CachePolicy, WorthChangesOnlyWhenTheLayerIsAccessed) {
   }
 }
 
+// The averages of a prompt twice as long differ little; what tells is whether the memory has closed passages.
+TEST(DefaultPolicy, ChunksOfAPromptFillPassagesAsDecodeStepsDo) {
+  const CacheShape shape{1, 16};
+  const std::vector<std::int32_t> ids = {0, 1, 2, 3}, rows = {8, 8, 8, 8}, one = {1, 1, 1, 1};
+  const auto worth_after = [&](int chunks) {
+    const auto policy = std::move(*make_cache_policy("default", shape));
+    for (int i = 0; i < chunks; ++i) {
+      policy->begin_step(StepPhase::kPrefill, 8);
+      policy->access(0, ids, rows);
+    }
+    policy->begin_step(StepPhase::kDecode, 1);
+    policy->access(0, ids, one);
+    return policy->value(0, 0);
+  };
+  EXPECT_GT(worth_after(2 * PassageMemory::kTurns), worth_after(PassageMemory::kTurns - 2) + 0.05);
+}
+
 TEST(DefaultPolicy, ClosesMoreOfTheGapWhenTopicsReturn) {
   RoutingOptions o;
   o.layers = 2, o.experts = 128, o.top_k = 4, o.topics = 6;
