@@ -83,9 +83,7 @@ TEST(AddedTokens, SingleWordsStandAlone) {
   const Tokenizer tokenizer = with_tokens({"cat"}, {{"single_word", true}});
   EXPECT_EQ(tokenizer.encode("cat", true), (Ids{300}));
   EXPECT_EQ(tokenizer.encode("-cat!", true), (Ids{'-', 300, '!'}));
-  for (const std::string text : {"cats", "bobcat", "cat\u0301", "_cat", "cat9",
-                                 "\u00E9"
-                                 "cat"}) {
+  for (const std::string text : {"cats", "bobcat", "cat\u0301", "_cat", "cat9", "\u00E9cat"}) {
     EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, true), false), text);
     EXPECT_EQ(tokenizer.encode(text, true), tokenizer.encode(text, false)) << text;
   }
