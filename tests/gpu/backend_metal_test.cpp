@@ -366,7 +366,7 @@ TEST_F(BackendTest, WrongBlocksAreRefused) {
   refused(COLI_METAL_NOT_REGISTERED, "down.data", [&](M& m) { m.table = mixed.data(); });
   EXPECT_REFUSED(COLI_METAL_BAD_ARGUMENT, "moe", coli_metal_moe_block(nullptr, y.data()));
   const M good = c.moe(table);
-  EXPECT_REFUSED(COLI_METAL_BAD_ARGUMENT, "y", coli_metal_moe_block(&good, nullptr));
+  EXPECT_REFUSED(COLI_METAL_BAD_ARGUMENT, "y:", coli_metal_moe_block(&good, nullptr));
   EXPECT_REFUSED(COLI_METAL_BAD_ARGUMENT, "work", coli_metal_moe_block_begin(&good, nullptr));
   EXPECT_REFUSED(COLI_METAL_BAD_ARGUMENT, "work", coli_metal_moe_block_end(nullptr, nullptr, y.data()));
   for (const float v : y) EXPECT_EQ(v, kPoison);
