@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 
 #include "engine/oracle.h"
 #include "whole_runs.h"
@@ -99,6 +100,16 @@ TEST(Streaming, OracleCasesPassWithHalfOfTheExperts) {
   }
 }
 
+// A sample a step, `apart` seconds apart; steps 3 to `last` under pressure.
+std::function<std::optional<MemorySample>()> pressed_until(int last, double apart) {
+  return [last, apart, step = 0]() mutable -> std::optional<MemorySample> {
+    MemorySample sample;
+    sample.seconds = apart * ++step;
+    sample.pressure = step >= 3 && step <= last ? MemoryPressure::kCritical : MemoryPressure::kNormal;
+    return sample;
+  };
+}
+
 // Memory gets short in the middle of a run, down to the smallest arena, and is there again: the same bits.
 TEST(Streaming, SameBitsWhileSlotsComeAndGo) {
   const fs::path dir = kRoot / "models/demo";
@@ -115,13 +126,7 @@ TEST(Streaming, SameBitsWhileSlotsComeAndGo) {
       options.cache_policy = policy;
       options.prefetch = prefetch;
       options.prefill_chunk = 8;
-      // A sample a step, ten seconds apart; steps 3 to 24 under pressure, in the prompt and in the answer.
-      options.memory_samples = [step = 0]() mutable -> std::optional<MemorySample> {
-        MemorySample sample;
-        sample.seconds = 10.0 * ++step;
-        sample.pressure = step >= 3 && step <= 24 ? MemoryPressure::kCritical : MemoryPressure::kNormal;
-        return sample;
-      };
+      options.memory_samples = pressed_until(24, 10);  // in the prompt and in the answer
       auto engine = Engine::open(options);
       ASSERT_TRUE(engine) << engine.error().message;
       EXPECT_EQ(run(**engine, prompt, kTokens), reference) << policy << ", prefetch " << prefetch;
@@ -146,12 +151,7 @@ TEST(Streaming, SameBitsWhenTheSystemKeepsSlotsThatWereGivenUp) {
   EngineOptions options = options_for(dir);
   options.expert_slots = kSlots;
   options.prefill_chunk = 8;
-  options.memory_samples = [step = 0]() mutable -> std::optional<MemorySample> {
-    MemorySample sample;
-    sample.seconds = 100.0 * ++step;
-    sample.pressure = step >= 3 && step <= 12 ? MemoryPressure::kCritical : MemoryPressure::kNormal;
-    return sample;
-  };
+  options.memory_samples = pressed_until(12, 100);
   auto engine = Engine::open(options);
   ASSERT_TRUE(engine) << engine.error().message;
   const SlabArena& arena = (*engine)->streaming()->arena();
