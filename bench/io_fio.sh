@@ -14,6 +14,10 @@
 # of either program, is slow, and by turns it is always the same one. A round gives each program one run of both sorts.
 set -eu
 cd "$(dirname "$0")/.."
+case ${2:-} in
+  "" | "threads direct" | "io_uring direct" | "threads buffered") ;;
+  *) echo "io_fio: unknown way '$2': use 'threads direct', 'io_uring direct' or 'threads buffered'" >&2; exit 2 ;;
+esac
 command -v fio >/dev/null 2>&1 || { echo "io_fio: fio is not installed; it is the package fio of Debian and of Homebrew" >&2; exit 1; }
 bench=build/bench/bench/io_bench
 [ -x $bench ] || scripts/build.sh bench -- io_bench

@@ -152,7 +152,9 @@ bool parse(const char* text, T& value) {
 int run_program(int argc, char** argv) {
   Arguments arguments;
   const bool understood = (argc < 2 || parse(argv[1], arguments.tokens)) && (argc < 3 || parse(argv[2], arguments.seed)) &&
-                          (argc < 4 || (parse(argv[3], arguments.horizon) && arguments.horizon > 1)) && argc < 6;
+                          (argc < 4 || (parse(argv[3], arguments.horizon) && arguments.horizon > 1)) &&
+                          (argc < 5 || std::string_view(argv[4]).find_first_not_of(arguments.rows) == std::string_view::npos) &&
+                          argc < 6;
   if (!understood) {
     fmt::print(
         stderr,
